@@ -1,0 +1,33 @@
+"""Where the command line writes: results to standard output, everything else to standard error."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+
+output = Console(highlight=False)
+errors = Console(stderr=True, highlight=False)
+
+
+def progress_console() -> Console:
+    """The console for progress."""
+    return errors
+
+
+def print_json(record: Any) -> None:
+    """Print a dataclass as JSON; non-finite numbers become the strings that the records use."""
+    print(json.dumps(_plain(asdict(record)), indent=2, allow_nan=False, ensure_ascii=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value

@@ -1,0 +1,165 @@
+"""The records of a run: what a line of the journal holds, and the files that remain when it ends.
+
+`metrics.parquet` has a row a step, `evaluations.parquet` a row an evaluation, `events.parquet` a
+row an event, and `manifest.json`, written last, says that the run has ended and how.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from floatscope.errors import StudyError
+from floatscope.files import write_atomically, write_text_atomically
+from floatscope.lab.run.journal import Record
+from floatscope.lab.run.observe import ZeroGradients
+from floatscope.recipes.train_step import StepResult
+
+SCHEMA_VERSION = 1
+MANIFEST = "manifest.json"
+
+# Column names and DuckDB types of the three tables, in order.
+COLUMNS: dict[str, dict[str, str]] = {
+    "metrics": {
+        "step": "INTEGER",
+        "loss": "DOUBLE",
+        "lr": "DOUBLE",
+        "grad_norm": "DOUBLE",
+        "loss_scale": "DOUBLE",
+        "skipped": "BOOLEAN",
+        "num_nonfinite": "BIGINT",
+        "zero_fraction": "DOUBLE",
+        "zero_fraction_absent_rows": "DOUBLE",
+        "zero_fraction_elsewhere": "DOUBLE",
+        "num_absent_rows": "INTEGER",
+        "seconds": "DOUBLE",
+        "load": "DOUBLE",
+    },
+    "evaluations": {"step": "INTEGER", "loss": "DOUBLE", "seconds": "DOUBLE"},
+    "events": {"step": "INTEGER", "event": "VARCHAR", "detail": "VARCHAR"},
+}
+WALL_CLOCK = ("seconds", "load")  # all else is the same in every repetition on one machine
+
+
+def step(
+    number: int, lr: float, result: StepResult, zeros: ZeroGradients, *, seconds: float, load: float
+) -> Record:
+    """The record of a training step."""
+    return {
+        "table": "metrics",
+        "step": number,
+        "loss": result.loss,
+        "lr": lr,
+        "grad_norm": result.grad_norm,
+        "loss_scale": result.loss_scale,
+        "skipped": result.skipped,
+        "num_nonfinite": result.num_nonfinite,
+        "zero_fraction": zeros.total,
+        "zero_fraction_absent_rows": zeros.absent_rows,
+        "zero_fraction_elsewhere": zeros.elsewhere,
+        "num_absent_rows": zeros.num_absent_rows,
+        "seconds": seconds,
+        "load": load,
+    }
+
+
+def evaluation(number: int, loss: float, *, seconds: float) -> Record:
+    """The record of an evaluation after `number` steps."""
+    return {"table": "evaluations", "step": number, "loss": loss, "seconds": seconds}
+
+
+def event(number: int, name: str, detail: str) -> Record:
+    """The record of something that happened in step `number`."""
+    return {"table": "events", "step": number, "event": name, "detail": detail}
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether the run in `folder` has ended and its records are complete."""
+    return (folder / MANIFEST).exists()
+
+
+def finish(folder: Path, journal: Iterable[Record], manifest: dict[str, Any]) -> None:
+    """Turn a journal into Parquet files and write the manifest last."""
+    rows: dict[str, list[Record]] = {table: [] for table in COLUMNS}
+    for record in journal:
+        rows[record["table"]].append(record)
+    for table, columns in COLUMNS.items():
+        _write_parquet(folder / f"{table}.parquet", columns, rows[table])
+    text = json.dumps({"schema": SCHEMA_VERSION, **manifest}, indent=2, ensure_ascii=False)
+    write_text_atomically(folder / MANIFEST, text + "\n")
+
+
+def _write_parquet(path: Path, columns: dict[str, str], rows: list[Record]) -> None:
+    import duckdb
+
+    with duckdb.connect() as connection:
+        declared = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
+        connection.execute(f"CREATE TABLE t ({declared})")
+        if rows:
+            marks = ", ".join("?" * len(columns))
+            values = [[row[name] for name in columns] for row in rows]
+            connection.executemany(f"INSERT INTO t VALUES ({marks})", values)
+        write_atomically(
+            path, lambda temporary: _copy(connection, temporary)
+        )
+
+
+def _copy(connection: Any, path: Path) -> None:
+    connection.execute(f"COPY t TO '{_quoted(path)}' (FORMAT parquet, COMPRESSION zstd)")
+
+
+def _quoted(path: Path) -> str:
+    return str(path).replace("'", "''")
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """The records of a run that has ended."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    def table(self, name: str) -> dict[str, list[Any]]:
+        """Columns of "metrics", "evaluations" or "events", in step order.
+
+        Raises:
+            StudyError: the Parquet file is missing or damaged.
+        """
+        import duckdb
+
+        path = self.folder / f"{name}.parquet"
+        try:
+            with duckdb.connect() as connection:
+                rows = connection.execute(f"SELECT * FROM '{_quoted(path)}'").fetchall()
+        except duckdb.Error as error:
+            raise StudyError(
+                f"the record {path} is missing or damaged ({str(error).splitlines()[0]}). Restore it, "
+                f"or move away {self.folder} and run the study again to make it anew."
+            ) from None
+        columns = list(COLUMNS[name])
+        return {c: [row[i] for row in rows] for i, c in enumerate(columns)}
+
+
+def load(folder: Path) -> FinishedRun:
+    """Open the records in `folder`.
+
+    Raises:
+        StudyError: the manifest is damaged or of a newer schema.
+    """
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_text())
+        version = manifest["schema"]
+    except (ValueError, KeyError, TypeError, UnicodeDecodeError):
+        raise StudyError(
+            f"the record {path} is damaged. Restore it, or move away {folder} and run the study again "
+            "to make it anew."
+        ) from None
+    if version > SCHEMA_VERSION:
+        raise StudyError(
+            f"{path} has schema {version}; this floatscope reads up to {SCHEMA_VERSION}. Update it."
+        )
+    return FinishedRun(folder, manifest)

@@ -1,0 +1,150 @@
+"""A study's folder: `study.json` with the plan, and a folder a run under `runs/`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from floatscope.errors import StudyError
+from floatscope.files import disk_errors, write_text_atomically
+from floatscope.lab.run import records
+from floatscope.lab.run.plan import RunPlan
+from floatscope.lab.run.records import FinishedRun
+from floatscope.lab.study.plan import StudyPlan
+from floatscope.lab.study.toml import validated
+
+SCHEMA_VERSION = 1
+STUDY = "study.json"
+
+
+@dataclass(frozen=True)
+class StudyFolder:
+    """A study on disk."""
+
+    path: Path
+    plan: StudyPlan
+    data_sha256: str
+
+    def run_folder(self, run: RunPlan) -> Path:
+        """Where `run` lives: its label for people, and the beginning of its id."""
+        return self.path / "runs" / f"{run.label}-{run.run_id(self.data_sha256)[:8]}"
+
+    def is_finished(self, run: RunPlan) -> bool:
+        return records.is_finished(self.run_folder(run))
+
+    def finished(self) -> Iterator[tuple[RunPlan, FinishedRun]]:
+        """The runs of the plan that have ended, in the plan's order.
+
+        Raises:
+            StudyError: a record is damaged, or is not the run its folder says.
+        """
+        for run in self.plan.runs():
+            if self.is_finished(run):
+                folder = self.run_folder(run)
+                found = records.load(folder)
+                if found.manifest.get("run_id") != run.run_id(self.data_sha256):
+                    raise StudyError(
+                        f"{folder} holds another run than its name says. Move it away and run the "
+                        "study again."
+                    )
+                yield run, found
+
+    def reuse(self, other: Path) -> int:
+        """Copy the finished runs of this plan that the study in `other` has; returns their number.
+
+        Raises:
+            StudyError: `other` is no study's folder.
+        """
+        source = open_study(other)
+        copied = 0
+        for run in self.plan.runs():
+            name = self.run_folder(run).name
+            found = source.path / "runs" / name
+            if self.is_finished(run) or not records.is_finished(found):
+                continue
+            if records.load(found).manifest.get("run_id") != run.run_id(self.data_sha256):
+                continue
+            temporary = self.path / "runs" / f".{name}.tmp"
+            with disk_errors(temporary):
+                shutil.rmtree(temporary, ignore_errors=True)
+                shutil.copytree(found, temporary, ignore=shutil.ignore_patterns(".lock"))
+                shutil.rmtree(self.run_folder(run), ignore_errors=True)
+                temporary.rename(self.run_folder(run))
+            copied += 1
+        return copied
+
+
+def create_or_resume(path: Path, plan: StudyPlan, data_sha256: str) -> StudyFolder:
+    """Claim `path` for `plan`, or find that it holds it already.
+
+    Raises:
+        StudyError: the folder holds another plan, or something that is no study.
+    """
+    if (path / STUDY).exists():
+        existing = open_study(path)
+        differences = _differences(existing, plan, data_sha256)
+        if differences:
+            raise StudyError(
+                f"{path} holds another study: {'; '.join(differences)}. Nothing was changed. Choose "
+                "another folder with --out, and --reuse this one to take over the runs they share."
+            )
+        return existing
+    if path.exists() and any(p.name != ".lock" for p in path.iterdir()):
+        raise StudyError(
+            f"{path} is not empty and holds no study. Choose another folder with --out."
+        )
+    text = json.dumps(
+        {"schema": SCHEMA_VERSION, "plan": plan.to_dict(), "data_sha256": data_sha256}, indent=2
+    )
+    write_text_atomically(path / STUDY, text + "\n")
+    return StudyFolder(path, plan, data_sha256)
+
+
+def open_study(path: Path) -> StudyFolder:
+    """The study in `path`.
+
+    Raises:
+        StudyError: there is none, it is damaged, or it was written by a newer floatscope.
+    """
+    file = path / STUDY
+    try:
+        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        version, plan, data = content["schema"], content["plan"], content["data_sha256"]
+    except (FileNotFoundError, NotADirectoryError):
+        raise StudyError(f"{path} holds no study: there is no {STUDY} in it.") from None
+    except (ValueError, KeyError, TypeError):
+        raise StudyError(f"{file} is damaged; restore it, or start anew in another folder.") from None
+    if version > SCHEMA_VERSION:
+        raise StudyError(
+            f"{file} has schema {version}; this floatscope reads up to {SCHEMA_VERSION}. Update it."
+        )
+    return StudyFolder(path, validated(plan), data)
+
+
+def _differences(existing: StudyFolder, plan: StudyPlan, data_sha256: str) -> list[str]:
+    if existing.plan.sha256(existing.data_sha256) == plan.sha256(data_sha256):
+        return []
+    before, after = _flat(existing.plan.to_dict()), _flat(plan.to_dict())
+    ignored = {"name", "text"}
+    differences = [
+        f"{key} was {before.get(key)}, now {after.get(key)}"
+        for key in sorted(before | after)
+        if key not in ignored and before.get(key) != after.get(key)
+    ]
+    if existing.data_sha256 != data_sha256:
+        differences.append("the text is another one")
+    return differences or ["a recipe's constants have changed"]
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat

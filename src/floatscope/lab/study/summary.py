@@ -1,0 +1,235 @@
+"""What a study found, computed from its records alone.
+
+Differences are taken seed by seed against the baseline's runs of the same seed (their mean, where a
+seed was repeated with one-ulp moves), then averaged, so that what a seed shares cancels. Whether a
+difference can be told from zero is asked of two noise floors, each as three standard deviations of a
+single run, the course document's rule: the *seed spread* (fp32 over seeds) and the *rerun floor* (one
+seed repeated with every initial weight moved by at most one ulp). A diverged run enters no mean.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from floatscope.lab.run.plan import RunPlan
+from floatscope.lab.run.records import FinishedRun
+from floatscope.lab.study.folder import StudyFolder
+from floatscope.lab.study.plan import BASELINE
+
+SIGMAS = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """One finished run in a few numbers."""
+
+    label: str
+    recipe: str
+    seed: int
+    ulp_rerun: int
+    exit_reason: str
+    validation_loss: float
+    """Nats a token after the last step; NaN if the run diverged."""
+    bits_per_char: float
+    skipped_steps: int
+    zero_fraction: float
+    """Mean over steps of the share of gradient elements that are exactly zero."""
+    zero_fraction_absent_rows: float
+    """The same inside embedding rows of tokens absent from the batch."""
+    zero_fraction_elsewhere: float
+    final_loss_scale: float
+    peak_rss_bytes: int
+    tokens_per_second: float
+    """From the median step, under whatever load the machine had."""
+    backend: str
+    environments: tuple[dict[str, Any], ...]
+
+    @property
+    def diverged(self) -> bool:
+        return self.exit_reason != "finished"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Floor:
+    """How far runs part that differ in nothing that matters."""
+
+    name: str
+    losses: tuple[float, ...]
+    standard_deviation: float
+    """Of a single run; NaN below two runs."""
+    spread: float
+    """Largest minus smallest."""
+
+    def hides(self, difference: float) -> bool | None:
+        """Whether `difference` is within three standard deviations; None if nobody can say."""
+        if math.isnan(self.standard_deviation) or math.isnan(difference):
+            return None
+        return abs(difference) <= SIGMAS * self.standard_deviation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """All runs of one recipe; one-ulp reruns are not among them."""
+
+    recipe: str
+    backend: str
+    num_runs: int
+    num_diverged: int
+    validation_loss: float
+    differences: dict[int, float]
+    """By seed, to the baseline of that seed."""
+    difference: float
+    """Mean of `differences`; NaN if there are none."""
+    hidden_by_seed_spread: bool | None
+    hidden_by_rerun_floor: bool | None
+    skipped_steps: float
+    zero_fraction: float
+    zero_fraction_absent_rows: float
+    zero_fraction_elsewhere: float
+    peak_rss_bytes: int
+    tokens_per_second: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A study's result so far."""
+
+    name: str
+    num_planned: int
+    num_finished: int
+    baseline: str
+    arms: tuple[Arm, ...]
+    seed_spread: Floor
+    rerun_floor: Floor
+    runs: tuple[RunSummary, ...]
+    remarks: tuple[str, ...]
+    """What a reader must know before believing the table."""
+
+
+def summarize(folder: StudyFolder) -> Summary:
+    """Read the finished runs of a study.
+
+    Raises:
+        StudyError: a record is damaged.
+    """
+    runs = tuple(_run_summary(plan, run) for plan, run in folder.finished())
+    baseline = [r for r in runs if r.recipe == BASELINE and not r.diverged]
+    seed_spread = _floor("seed spread", [r for r in baseline if not r.ulp_rerun])
+    repeated = {r.seed for r in baseline if r.ulp_rerun}
+    rerun_floor = _floor("rerun floor", [r for r in baseline if r.seed in repeated])
+    reference = {
+        seed: statistics.fmean(r.validation_loss for r in baseline if r.seed == seed)
+        for seed in {r.seed for r in baseline}
+    }
+    arms = tuple(
+        _arm(name, mine, reference, seed_spread, rerun_floor)
+        for name in folder.plan.recipes
+        if (mine := [r for r in runs if r.recipe == name and not r.ulp_rerun])
+    )
+    return Summary(
+        name=folder.plan.name,
+        num_planned=len(folder.plan.runs()),
+        num_finished=len(runs),
+        baseline=BASELINE,
+        arms=arms,
+        seed_spread=seed_spread,
+        rerun_floor=rerun_floor,
+        runs=runs,
+        remarks=tuple(_remarks(runs)),
+    )
+
+
+def _run_summary(plan: RunPlan, run: FinishedRun) -> RunSummary:
+    manifest = run.manifest
+    metrics, evaluations = run.table("metrics"), run.table("evaluations")
+    diverged = manifest["exit_reason"] != "finished"
+    loss = math.nan if diverged else evaluations["loss"][-1]
+    environments = [session["environment"] for session in manifest["sessions"]]
+    seconds = statistics.median(metrics["seconds"]) if metrics["seconds"] else math.nan
+    return RunSummary(
+        label=plan.label,
+        recipe=plan.recipe.name,
+        seed=plan.seed,
+        ulp_rerun=plan.ulp_rerun,
+        exit_reason=manifest["exit_reason"],
+        validation_loss=loss,
+        bits_per_char=loss / math.log(2) / manifest["validation_chars_per_token"],
+        skipped_steps=sum(metrics["skipped"]),
+        zero_fraction=_mean(metrics["zero_fraction"]),
+        zero_fraction_absent_rows=_mean(metrics["zero_fraction_absent_rows"]),
+        zero_fraction_elsewhere=_mean(metrics["zero_fraction_elsewhere"]),
+        final_loss_scale=metrics["loss_scale"][-1] if metrics["loss_scale"] else math.nan,
+        peak_rss_bytes=manifest["peak_rss_bytes"],
+        tokens_per_second=manifest["tokens_per_step"] / seconds,
+        backend="/".join(dict.fromkeys(e["backend"] for e in environments)),
+        environments=tuple(environments),
+    )
+
+
+def _floor(name: str, runs: list[RunSummary]) -> Floor:
+    losses = tuple(r.validation_loss for r in runs)
+    return Floor(
+        name=name,
+        losses=losses,
+        standard_deviation=statistics.stdev(losses) if len(losses) > 1 else math.nan,
+        spread=max(losses) - min(losses) if len(losses) > 1 else math.nan,
+    )
+
+
+def _arm(
+    name: str,
+    runs: list[RunSummary],
+    reference: dict[int, float],
+    seed_spread: Floor,
+    rerun_floor: Floor,
+) -> Arm:
+    whole = [r for r in runs if not r.diverged]
+    differences = {
+        r.seed: r.validation_loss - reference[r.seed] for r in whole if r.seed in reference
+    }
+    difference = _mean(list(differences.values()))
+    is_baseline = name == BASELINE
+    return Arm(
+        recipe=name,
+        backend="/".join(dict.fromkeys(r.backend for r in runs)),
+        num_runs=len(runs),
+        num_diverged=len(runs) - len(whole),
+        validation_loss=_mean([r.validation_loss for r in whole]),
+        differences=differences,
+        difference=difference,
+        hidden_by_seed_spread=None if is_baseline else seed_spread.hides(difference),
+        hidden_by_rerun_floor=None if is_baseline else rerun_floor.hides(difference),
+        skipped_steps=_mean([r.skipped_steps for r in runs]),
+        zero_fraction=_mean([r.zero_fraction for r in runs]),
+        zero_fraction_absent_rows=_mean([r.zero_fraction_absent_rows for r in runs]),
+        zero_fraction_elsewhere=_mean([r.zero_fraction_elsewhere for r in runs]),
+        peak_rss_bytes=max(r.peak_rss_bytes for r in runs),
+        tokens_per_second=statistics.median(r.tokens_per_second for r in runs),
+    )
+
+
+def _remarks(runs: tuple[RunSummary, ...]) -> list[str]:
+    """Environments that differ between runs, or within a resumed one."""
+    remarks = []
+    everywhere = [e for r in runs for e in r.environments]
+    for key in ("processor", "python", "packages", "commit"):
+        counts = Counter(str(e[key]) for e in everywhere)
+        if len(counts) > 1:
+            each = "; ".join(f"{value} ({count})" for value, count in counts.most_common())
+            remarks.append(f"the runs differ in {key}: {each}")
+    for recipe in dict.fromkeys(r.recipe for r in runs):
+        backends = {e["backend"] for r in runs if r.recipe == recipe for e in r.environments}
+        if len(backends) > 1:
+            remarks.append(f"{recipe} ran on both backends, native and emulated")
+    resumed = [r.label for r in runs if len(r.environments) > 1]
+    if resumed:
+        remarks.append(f"resumed after an interruption: {', '.join(resumed)}")
+    return remarks
+
+
+def _mean(values: list[float] | list[int]) -> float:
+    return statistics.fmean(values) if values else math.nan

@@ -1,0 +1,119 @@
+"""Read a study file.
+
+A study file is TOML. Its keys are the fields of `StudyPlan`, with tables `[model]` and `[train]`;
+`preset = "quick"` or `"novel"` says where unnamed fields come from (novel, if absent). Instead of
+`recipes`, `train.precision` ("fp32", "bf16" or "fp16", or a list of them) and `train.loss_scaling`
+may name them.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+
+from floatscope.errors import FloatscopeError, StudyError, unknown
+from floatscope.lab.model import GPTConfig
+from floatscope.lab.run.plan import TrainConfig
+from floatscope.lab.study.plan import StudyPlan
+from floatscope.lab.study.presets import PRESETS
+from floatscope.recipes import recipe_for
+
+_TABLES: dict[str, type] = {"model": GPTConfig, "train": TrainConfig}
+_ALSO = {"": ("preset",), "train": ("precision", "loss_scaling")}
+
+
+def read_study(path: Path) -> StudyPlan:
+    """The plan in a study file.
+
+    Raises:
+        StudyError: the file is missing, is not TOML, or has an unknown key or an unfit value.
+        RecipeError: it names an unknown recipe.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise StudyError(f"there is no study file {path}.") from None
+    except OSError as error:
+        raise StudyError(f"the study file {path} cannot be read: {error.strerror}.") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise StudyError(f"{path} is not TOML: {error}.") from None
+    try:
+        return plan_from(content, name=path.stem)
+    except FloatscopeError as error:
+        raise type(error)(f"{path}: {error}") from None
+
+
+def plan_from(content: Mapping[str, Any], name: str) -> StudyPlan:
+    """The plan that the keys of a study file describe; `name` unless they give one."""
+    content = {k: dict(v) if isinstance(v, Mapping) else v for k, v in content.items()}
+    _check_keys(content)
+    base = _preset(content.pop("preset", "novel"))
+    _name_recipes(content)
+    merged: dict[str, Any] = {**asdict(base), "name": name, **content}
+    for table in _TABLES:
+        given = content.get(table, {})
+        if not isinstance(given, dict):
+            raise StudyError(f"{table} must be a table: write [{table}] on a line of its own.")
+        merged[table] = {**asdict(getattr(base, table)), **given}
+    return validated(merged)
+
+
+def validated(values: Mapping[str, Any]) -> StudyPlan:
+    """A plan from plain values.
+
+    Raises:
+        StudyError: a value of the wrong type, or one that the plan refuses.
+    """
+    try:
+        return _ADAPTER.validate_python(dict(values))
+    except ValidationError as error:
+        problems = "; ".join(_problem(dict(e)) for e in error.errors())
+        raise StudyError(f"{problems}.") from None
+
+
+_ADAPTER = TypeAdapter(with_config(ConfigDict(extra="forbid"))(StudyPlan))
+
+
+def _preset(name: Any) -> StudyPlan:
+    if name not in PRESETS:
+        raise StudyError(unknown("preset", str(name), PRESETS))
+    return PRESETS[name]
+
+
+def _check_keys(content: Mapping[str, Any]) -> None:
+    levels = [("", StudyPlan, content)]
+    levels += [(t, cls, content[t]) for t, cls in _TABLES.items() if isinstance(content.get(t), dict)]
+    for table, cls, given in levels:
+        known = [f.name for f in fields(cls)] + list(_ALSO.get(table, ()))
+        for key in given:
+            if key not in known:
+                prefix = f"{table}." if table else ""
+                raise StudyError(unknown("key", prefix + key, [prefix + k for k in known]))
+
+
+def _name_recipes(content: dict[str, Any]) -> None:
+    train = content.get("train")
+    if not isinstance(train, dict) or not {"precision", "loss_scaling"} & set(train):
+        return
+    precision, scaling = train.pop("precision", None), train.pop("loss_scaling", None)
+    if "recipes" in content:
+        raise StudyError("name recipes or train.precision, not both.")
+    if precision is None:
+        raise StudyError("train.loss_scaling needs train.precision beside it.")
+    if scaling is not None and not isinstance(scaling, bool):
+        raise StudyError("train.loss_scaling must be true or false.")
+    several = precision if isinstance(precision, list) else [precision]
+    content["recipes"] = [recipe_for(str(one), scaling).name for one in several]
+
+
+def _problem(error: dict[str, Any]) -> str:
+    where = ".".join(str(part) for part in error["loc"])
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "value_error" or not where:
+        return message
+    return f"{where} = {error['input']!r}: {message[0].lower()}{message[1:]}"

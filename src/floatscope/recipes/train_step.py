@@ -1,0 +1,129 @@
+"""One training step under a recipe, in the one order that is right.
+
+    forward -> scaled backward -> unscale -> count -> clip -> update or skip -> new scale
+
+Clipping follows unscaling, or it would clip gradients 65 536 times too large; the norm is taken in
+fp32; whatever looks at gradients looks at unscaled ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from floatscope.recipes.backend import Backend, choose_backend
+from floatscope.recipes.compute import compute, device_of
+from floatscope.recipes.loss_scaling import LossScaler
+from floatscope.recipes.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepResult:
+    """What one step did."""
+
+    loss: float
+    """The unscaled loss, before the update."""
+    grad_norm: float
+    """2-norm of the whole unscaled gradient, before clipping; infinite or NaN if it is."""
+    loss_scale: float
+    """The scale this step's backward used; 1 without loss scaling."""
+    skipped: bool
+    """Whether the update was withheld."""
+    num_nonfinite: int
+    """Gradient elements that are infinite or NaN, after unscaling."""
+    finite_weights: bool
+    """Whether every weight is finite after the step."""
+
+
+class TrainStep:
+    """Trains `model` with `optimizer` as `recipe` says, one call a step.
+
+    Args:
+        model: any module; its parameters stay fp32.
+        optimizer: any `torch.optim` optimizer over the model's parameters.
+        recipe: what to compute in which format.
+        clip_norm: largest 2-norm of the gradient, applied after unscaling; None does not clip.
+        backend: "auto", "native" or "emulated" (see `choose_backend`).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        recipe: Recipe,
+        *,
+        clip_norm: float | None = None,
+        backend: str = "auto",
+    ) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.recipe = recipe
+        self.clip_norm = clip_norm
+        self.backend: Backend = choose_backend(recipe, device_of(model), backend)
+        self._scaler = LossScaler(recipe.loss_scaling, device_of(model))
+
+    @property
+    def loss_scale(self) -> float:
+        """The scale that the next step's backward will use; 1 without loss scaling."""
+        return self._scaler.scale
+
+    def __call__(
+        self,
+        loss_of: Callable[[nn.Module], Tensor],
+        observe: Callable[[nn.Module], None] | None = None,
+    ) -> StepResult:
+        """Run one step.
+
+        Args:
+            loss_of: computes the loss, a finite or non-finite scalar, from the model.
+            observe: called once when the gradients are unscaled and not yet clipped; must not
+                change them.
+
+        Raises:
+            LossScaleCollapse: no loss scale makes the gradients finite.
+        """
+        self.optimizer.zero_grad(set_to_none=True)
+        scale = self._scaler.scale
+        with compute(self.recipe, self.model, self.backend):
+            loss = loss_of(self.model)
+        self._scaler.scaled(loss).backward()
+        loss = loss.item()
+        self._scaler.unscale(self.optimizer)
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        num_nonfinite = sum(g.numel() - int(g.isfinite().sum()) for g in gradients)
+        if observe is not None:
+            observe(self.model)
+        norm = nn.utils.get_total_norm(gradients)
+        if self.clip_norm is not None:
+            nn.utils.clip_grads_with_norm_(self.model.parameters(), self.clip_norm, norm)
+        skipped = self._scaler.step(self.optimizer, finite=num_nonfinite == 0)
+        return StepResult(
+            loss=loss,
+            grad_norm=norm.item(),
+            loss_scale=scale,
+            skipped=skipped,
+            num_nonfinite=num_nonfinite,
+            finite_weights=_all_finite(self.model),
+        )
+
+    @torch.no_grad()
+    def evaluate(self, loss_of: Callable[[nn.Module], Tensor]) -> float:
+        """The loss, computed as the recipe computes it, without gradients or update."""
+        with compute(self.recipe, self.model, self.backend):
+            return loss_of(self.model).item()
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of the loss scaler; model and optimizer have their own."""
+        return self._scaler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._scaler.load_state_dict(state)
+
+
+def _all_finite(model: nn.Module) -> bool:
+    return all(bool(p.isfinite().all()) for p in model.parameters())
