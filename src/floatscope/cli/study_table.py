@@ -1,81 +1,103 @@
-"""A study's summary as a table for the terminal."""
+"""A study's summary as a table for the terminal, 80 columns wide."""
 
 from __future__ import annotations
 
 import math
 
+from rich import box
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from floatscope.lab.study.summary import SIGMAS, Arm, Floor, Summary
 
+_COLUMNS = (
+    "validation\nnats/token",
+    "minus\nfp32",
+    "beyond\nfloor",
+    "skipped\nsteps",
+    "exact-0\ngrads",
+    "RSS\nMiB",
+    "tokens\nper s",
+)
+_FLOORS = {
+    "seed spread": "fp32 over seeds",
+    "rerun floor": "one fp32 seed, initial weights moved by at most an ulp",
+}
+
 
 def study_table(summary: Summary) -> Group:
     """The table, its noise floors in words, and what must be known to read it."""
-    title = f"study {summary.name}: {summary.num_finished} of {summary.num_planned} runs finished"
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
-    table.add_column("recipe")
-    for header in (
-        "validation loss\nnats/token",
-        f"minus {summary.baseline}\npaired by seed",
-        "beyond seed\nspread?",
-        "beyond\nrerun floor?",
-        "skipped\nsteps",
-        "gradients\nexactly 0",
-        "of absent\ntokens' rows",
-        "peak\nRSS",
-        "tokens/s\nhere",
-    ):
-        table.add_column(header, justify="right")
+    table = Table(
+        title=f"study {summary.name}: {summary.num_finished} of {summary.num_planned} runs finished",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    table.add_column("recipe", no_wrap=True, vertical="bottom")
+    for header in _COLUMNS:
+        table.add_column(header, justify="right", no_wrap=True, vertical="bottom")
     for arm in summary.arms:
         table.add_row(*_row(arm, is_baseline=arm.recipe == summary.baseline))
-    lines = [_floor_line(summary.seed_spread), _floor_line(summary.rerun_floor)]
-    lines.append(
-        f"A difference is beyond a floor when it exceeds {SIGMAS:g} standard deviations of one run."
-    )
-    if any("emulated" in arm.backend for arm in summary.arms):
-        lines.append(
-            "* 16-bit products emulated: the numbers are those of the format, the speed says nothing "
-            "about a device with 16-bit units."
-        )
-    lines += [f"note: {remark}" for remark in summary.remarks]
-    return Group(table, *(Text(line) for line in lines))
+    return Group(table, *(Text(line) for line in _lines(summary)))
 
 
 def _row(arm: Arm, *, is_baseline: bool) -> list[str]:
-    loss = _number(arm.validation_loss, ".4f")
-    if arm.num_diverged:
-        loss = f"{loss} ({arm.num_diverged} of {arm.num_runs} diverged)"
-    emulated = "emulated" in arm.backend
+    mark = "*" if "emulated" in arm.backend else ""
     return [
-        arm.recipe + ("*" if emulated else ""),
-        loss,
+        arm.recipe + mark,
+        _number(arm.validation_loss, ".4f"),
         "" if is_baseline else _number(arm.difference, "+.4f"),
-        "" if is_baseline else _beyond(arm.hidden_by_seed_spread),
-        "" if is_baseline else _beyond(arm.hidden_by_rerun_floor),
-        f"{arm.skipped_steps:g}" if arm.skipped_steps == int(arm.skipped_steps) else f"{arm.skipped_steps:.1f}",
-        _percent(arm.zero_fraction),
-        _percent(arm.zero_fraction_absent_rows),
-        f"{arm.peak_rss_bytes / 2**20:,.0f} MiB",
-        f"{arm.tokens_per_second:,.0f}" + ("*" if emulated else ""),
+        "" if is_baseline else _beyond(arm),
+        _number(arm.skipped_steps, ".0f" if arm.skipped_steps % 1 == 0 else ".1f"),
+        _share(arm.zero_fraction),
+        f"{arm.peak_rss_bytes / 2**20:.0f}",
+        f"{arm.tokens_per_second:.0f}{mark}",
     ]
 
 
-def _beyond(hidden: bool | None) -> str:
-    return "?" if hidden is None else "no" if hidden else "yes"
+def _beyond(arm: Arm) -> str:
+    """Which floors the difference exceeds; "?" for one that was not measured."""
+    named = {"seed": arm.hidden_by_seed_spread, "rerun": arm.hidden_by_rerun_floor}
+    if set(named.values()) == {False}:
+        return "both"
+    parts = [name + ("?" if hidden is None else "") for name, hidden in named.items() if not hidden]
+    return ", ".join(parts) or "neither"
+
+
+def _lines(summary: Summary) -> list[str]:
+    lines = [_floor_line(summary.seed_spread), _floor_line(summary.rerun_floor)]
+    lines.append(
+        "Differences are paired by seed, then averaged over seeds. One lies beyond a floor when it "
+        f"exceeds {SIGMAS:g} standard deviations of a single run; \"neither\" cannot be told from "
+        "zero."
+    )
+    for arm in summary.arms:
+        if arm.zero_fraction > 0:
+            lines.append(
+                f"{arm.recipe}: exactly zero are {_share(arm.zero_fraction_absent_rows)} of the "
+                f"gradients in embedding rows of tokens absent from the batch, "
+                f"{_share(arm.zero_fraction_elsewhere)} elsewhere."
+            )
+        if arm.num_diverged:
+            lines.append(
+                f"{arm.recipe}: {arm.num_diverged} of {arm.num_runs} runs diverged; they enter no mean."
+            )
+    if any("emulated" in arm.backend for arm in summary.arms):
+        lines.append(
+            "* 16-bit products emulated: the numbers are the format's, the speed says nothing about "
+            "a device with 16-bit units."
+        )
+    return lines + [f"note: {remark}" for remark in summary.remarks]
 
 
 def _floor_line(floor: Floor) -> str:
-    what = {
-        "seed spread": "fp32 over seeds",
-        "rerun floor": "one seed in fp32, every initial weight moved by at most one ulp",
-    }[floor.name]
     if math.isnan(floor.standard_deviation):
-        return f"{floor.name} ({what}): not measured, it needs two runs."
+        return f"{floor.name} ({_FLOORS[floor.name]}): not measured, it needs two runs."
     return (
-        f"{floor.name} ({what}): standard deviation {floor.standard_deviation:.4f}, range "
-        f"{floor.spread:.4f}, n = {len(floor.losses)}"
+        f"{floor.name} ({_FLOORS[floor.name]}): standard deviation "
+        f"{floor.standard_deviation:.2g}, range {floor.spread:.2g}, n = {len(floor.losses)}."
     )
 
 
@@ -83,7 +105,7 @@ def _number(value: float, form: str) -> str:
     return "–" if math.isnan(value) else format(value, form)
 
 
-def _percent(value: float) -> str:
+def _share(value: float) -> str:
     if math.isnan(value):
         return "–"
-    return "0" if value == 0 else f"{value:.2%}" if value >= 1e-4 else f"{value:.1e}"
+    return "0" if value == 0 else f"{value:.2%}" if value >= 1e-4 else f"{value:.0e}"
