@@ -20,13 +20,16 @@ def disk_errors(path: Path) -> Iterator[None]:
     """Turn the system's refusal to write `path` into a `DiskError` that says why."""
     try:
         yield
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
+    except Exception as error:
+        # safetensors and DuckDB report a full disk in words, as errors of their own.
+        if getattr(error, "errno", 0) == errno.ENOSPC or os.strerror(errno.ENOSPC) in str(error):
             raise DiskError(
                 f"the disk is full: {path} could not be written. Free some space and run the same "
                 "command again; finished runs and the last checkpoint are intact."
             ) from error
-        raise DiskError(f"{path} could not be written: {error.strerror or error}.") from error
+        if isinstance(error, OSError):
+            raise DiskError(f"{path} could not be written: {error.strerror or error}.") from error
+        raise
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
@@ -45,7 +48,7 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
             write(temporary)
             with open(temporary, "rb+") as file:
                 os.fsync(file.fileno())
-            os.replace(temporary, path)
+            temporary.replace(path)
             sync_folder(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
@@ -53,11 +56,20 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 
 def write_text_atomically(path: Path, text: str) -> None:
     """`write_atomically` for a string, as UTF-8."""
-    write_atomically(path, lambda temporary: _write_bytes(temporary, text.encode()))
+
+    def write(temporary: Path) -> None:
+        temporary.write_bytes(text.encode())
+
+    write_atomically(path, write)
 
 
-def _write_bytes(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
+def remove_leftovers(folder: Path) -> None:
+    """Delete what `write_atomically` left in `folder` when a process was killed inside it.
+
+    Only for a folder that this process owns.
+    """
+    for leftover in folder.glob(".*.tmp"):
+        leftover.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:
@@ -74,6 +86,8 @@ def sync_folder(folder: Path) -> None:
 def owned(folder: Path, what: str) -> Iterator[None]:
     """Hold `folder` for this process; the lock goes with the process, however it ends.
 
+    Temporary files that a killed owner left behind are removed.
+
     Raises:
         FloatscopeError: another process holds it.
     """
@@ -81,8 +95,8 @@ def owned(folder: Path, what: str) -> Iterator[None]:
 
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / ".lock", "a+")
-    with lock:
+        (folder / ".lock").touch()
+    with open(folder / ".lock") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -90,4 +104,5 @@ def owned(folder: Path, what: str) -> Iterator[None]:
                 f"another process is working on {what} {folder}. Wait for it to end, or choose "
                 "another folder with --out."
             ) from None
+        remove_leftovers(folder)
         yield

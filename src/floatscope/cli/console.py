@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
+import typer
 from rich.console import Console
 
 output = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
 
 
-def progress_console() -> Console:
-    """The console for progress."""
-    return errors
+@contextmanager
+def interruptible(message: str) -> Iterator[None]:
+    """Answer Ctrl-C with `message` and exit status 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        errors.print(message)
+        raise typer.Exit(130) from None
 
 
 def print_json(record: Any) -> None:

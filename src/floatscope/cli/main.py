@@ -32,15 +32,12 @@ def _root() -> None:
 
 
 def main() -> None:
-    """Entry point. Deliberate errors become one message and exit status 1; Ctrl-C gives 130."""
+    """Entry point. Deliberate errors become one message and exit status 1."""
     try:
         app()
     except FloatscopeError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on from the last checkpoints", file=sys.stderr)
-        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -46,14 +46,17 @@ def run(
 
     It may be stopped at any time; the same command goes on from the last checkpoints.
     """
-    from floatscope.cli.console import errors, progress_console
+    from floatscope.cli.console import errors, interruptible
     from floatscope.lab.study.choose import choose
     from floatscope.lab.study.execute import execute
     from floatscope.lab.study.progress import Display
 
     plan = choose(study, text=text, recipes=_listed(recipes), seeds=_listed(seeds))
     folder = out if out is not None else Path("studies") / plan.name
-    with Display(None if json else progress_console()) as display:
+    with (
+        interruptible("interrupted; the same command goes on from the last checkpoints"),
+        Display(None if json else errors) as display,
+    ):
         execute(plan, folder, backend=backend, jobs=jobs, reuse=reuse, display=display)
     if not json:
         errors.print(f"records in {folder}", highlight=False)

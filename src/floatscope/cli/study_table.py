@@ -29,7 +29,7 @@ _FLOORS = {
 def study_table(summary: Summary) -> Group:
     """The table, its noise floors in words, and what must be known to read it."""
     table = Table(
-        title=f"study {summary.name}: {summary.num_finished} of {summary.num_planned} runs finished",
+        title=_title(summary),
         title_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -41,6 +41,10 @@ def study_table(summary: Summary) -> Group:
     for arm in summary.arms:
         table.add_row(*_row(arm, is_baseline=arm.recipe == summary.baseline))
     return Group(table, *(Text(line) for line in _lines(summary)))
+
+
+def _title(summary: Summary) -> str:
+    return f"study {summary.name}: {summary.num_finished} of {summary.num_planned} runs finished"
 
 
 def _row(arm: Arm, *, is_baseline: bool) -> list[str]:
@@ -70,7 +74,7 @@ def _lines(summary: Summary) -> list[str]:
     lines = [_floor_line(summary.seed_spread), _floor_line(summary.rerun_floor)]
     lines.append(
         "Differences are paired by seed, then averaged over seeds. One lies beyond a floor when it "
-        f"exceeds {SIGMAS:g} standard deviations of a single run; \"neither\" cannot be told from "
+        f'exceeds {SIGMAS:g} standard deviations of a single run; "neither" cannot be told from '
         "zero."
     )
     for arm in summary.arms:
@@ -82,12 +86,13 @@ def _lines(summary: Summary) -> list[str]:
             )
         if arm.num_diverged:
             lines.append(
-                f"{arm.recipe}: {arm.num_diverged} of {arm.num_runs} runs diverged; they enter no mean."
+                f"{arm.recipe}: {arm.num_diverged} of {arm.num_runs} runs diverged; they enter no "
+                "mean."
             )
     if any("emulated" in arm.backend for arm in summary.arms):
         lines.append(
-            "* 16-bit products emulated: the numbers are the format's, the speed says nothing about "
-            "a device with 16-bit units."
+            "* 16-bit products emulated: the numbers are the format's, the speed says nothing "
+            "about a device with 16-bit units."
         )
     return lines + [f"note: {remark}" for remark in summary.remarks]
 

@@ -78,7 +78,7 @@ class RMSNorm(nn.Module):
 class SelfAttention(nn.Module):
     """Causal multi-head attention with rotary positions."""
 
-    causal_TT: Tensor
+    future_TT: Tensor
     cos_TH: Tensor
     sin_TH: Tensor
 

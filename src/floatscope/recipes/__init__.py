@@ -1,4 +1,4 @@
-"""Recipes: what is multiplied in which format, how the loss is scaled, and the step that does it."""
+"""Recipes: what is multiplied in which format, and how the loss is scaled."""
 
 from floatscope.recipes.catalogue import CATALOGUE as CATALOGUE
 from floatscope.recipes.catalogue import recipe as recipe

@@ -67,7 +67,7 @@ def recipe_for(precision: str, loss_scaling: bool | None = None) -> Recipe:
         return recipe("fp16-mixed-unscaled" if loss_scaling is False else "fp16-mixed")
     if loss_scaling:
         raise RecipeError(
-            f"train.loss_scaling = true needs train.precision = \"fp16\"; {precision} has the range "
+            f'train.loss_scaling = true needs train.precision = "fp16"; {precision} has the range '
             "of fp32 and is not scaled. Remove the line or set it to false."
         )
     return recipe(names[precision])

@@ -61,7 +61,11 @@ class Executor(TorchDispatchMode):
         self.num_products = 0
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         kind = _kind(func)
@@ -89,7 +93,11 @@ class Marker(TorchFunctionMode):
         self.executor = executor
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
@@ -102,7 +110,7 @@ class Marker(TorchFunctionMode):
 
         Leaves are left alone: an AccumulateGrad node outlives the step and multiplies nothing.
         """
-        stack = [output.grad_fn for output in _tensors(outputs)]
+        stack: list[Any] = [output.grad_fn for output in _tensors(outputs)]
         while stack:
             node = stack.pop()
             if node is None or node.metadata.get("floatscope") is self:
@@ -134,7 +142,7 @@ class Emulation:
         return self._executor.num_products
 
     def mark(self, outputs: Any) -> None:
-        """Mark the graph behind `outputs`: needed where a custom autograd function made the last."""
+        """Mark the graph behind `outputs`, where a custom autograd function may have made it."""
         self._marker.mark(outputs)
 
     def __enter__(self) -> Emulation:

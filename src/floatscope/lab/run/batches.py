@@ -39,9 +39,9 @@ def check_length(name: str, num_train: int, num_validation: int, batch: int, con
     """
     if num_train < batch * context + 1:
         raise TextError(
-            f"the text {name} is too short: its training part has {num_train} tokens, and one batch "
-            f"of {batch} x {context} needs {batch * context + 1}. Take a longer text or a smaller "
-            "train.batch_size or model.context."
+            f"the text {name} is too short: its training part has {num_train} tokens, and one "
+            f"batch of {batch} x {context} needs {batch * context + 1}. Take a longer text "
+            "or a smaller train.batch_size or model.context."
         )
     if num_validation < context + 1:
         raise TextError(

@@ -31,7 +31,9 @@ class Progress:
     journal_sha256: str
 
 
-def save(path: Path, progress: Progress, model: nn.Module, optimizer: Optimizer, step: TrainStep) -> None:
+def save(
+    path: Path, progress: Progress, model: nn.Module, optimizer: Optimizer, step: TrainStep
+) -> None:
     """Write model, optimizer, loss scaler and Torch's generator to `path`, atomically."""
     tensors = {f"model/{name}": t.detach() for name, t in model.state_dict().items()}
     tensors["generator/torch"] = torch.get_rng_state()
@@ -53,7 +55,9 @@ def save(path: Path, progress: Progress, model: nn.Module, optimizer: Optimizer,
     write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata))
 
 
-def load(path: Path, run_id: str, model: nn.Module, optimizer: Optimizer, step: TrainStep) -> Progress:
+def load(
+    path: Path, run_id: str, model: nn.Module, optimizer: Optimizer, step: TrainStep
+) -> Progress:
     """Restore what `save` wrote.
 
     Raises:
@@ -63,8 +67,8 @@ def load(path: Path, run_id: str, model: nn.Module, optimizer: Optimizer, step: 
     progress = Progress(**json.loads(metadata["progress"]))
     if progress.run_id != run_id:
         raise StudyError(
-            f"{path} belongs to another run ({progress.run_id}, not {run_id}). Move it away to train "
-            "this run from its first step."
+            f"{path} belongs to another run ({progress.run_id}, not {run_id}). Move it away to "
+            "train this run from its first step."
         )
     model.load_state_dict(_under("model/", tensors))
     states: dict[int, dict[str, Any]] = {}

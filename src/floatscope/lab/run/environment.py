@@ -56,7 +56,9 @@ def processor() -> str:
                 break
     elif sys.platform == "darwin":
         name = _output("sysctl", "-n", "machdep.cpu.brand_string") or name
-    units = [u for u in ("avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16") if u in flags.split()]
+    units = [
+        u for u in ("avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16") if u in flags.split()
+    ]
     return f"{name} ({', '.join(units)})" if units else name
 
 
@@ -93,7 +95,9 @@ def _commit() -> str | None:
     commit = _output("git", "-C", str(here), "rev-parse", "HEAD")
     if not commit or not _output("git", "-C", str(here), "ls-files", Path(__file__).name):
         return None  # installed somewhere inside another repository
-    return commit + ("+" if _output("git", "-C", str(here), "status", "--porcelain", "-uno") else "")
+    return commit + (
+        "+" if _output("git", "-C", str(here), "status", "--porcelain", "-uno") else ""
+    )
 
 
 def _output(*command: str) -> str:

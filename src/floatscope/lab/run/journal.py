@@ -56,7 +56,7 @@ class Journal:
     def __init__(self, path: Path, keep: int) -> None:
         self._path = path
         with disk_errors(path):
-            self._file = open(path, "ab")
+            self._file = open(path, "ab")  # noqa: SIM115, closed by close()
             self._file.truncate(keep)
             self._file.seek(0, os.SEEK_END)
 

@@ -102,9 +102,7 @@ def _write_parquet(path: Path, columns: dict[str, str], rows: list[Record]) -> N
             marks = ", ".join("?" * len(columns))
             values = [[row[name] for name in columns] for row in rows]
             connection.executemany(f"INSERT INTO t VALUES ({marks})", values)
-        write_atomically(
-            path, lambda temporary: _copy(connection, temporary)
-        )
+        write_atomically(path, lambda temporary: _copy(connection, temporary))
 
 
 def _copy(connection: Any, path: Path) -> None:
@@ -136,8 +134,8 @@ class FinishedRun:
                 rows = connection.execute(f"SELECT * FROM '{_quoted(path)}'").fetchall()
         except duckdb.Error as error:
             raise StudyError(
-                f"the record {path} is missing or damaged ({str(error).splitlines()[0]}). Restore it, "
-                f"or move away {self.folder} and run the study again to make it anew."
+                f"the record {path} is missing or damaged ({str(error).splitlines()[0]}). Restore "
+                f"it, or move away {self.folder} and run the study again to make it anew."
             ) from None
         columns = list(COLUMNS[name])
         return {c: [row[i] for row in rows] for i, c in enumerate(columns)}
@@ -155,8 +153,8 @@ def load(folder: Path) -> FinishedRun:
         version = manifest["schema"]
     except (ValueError, KeyError, TypeError, UnicodeDecodeError):
         raise StudyError(
-            f"the record {path} is damaged. Restore it, or move away {folder} and run the study again "
-            "to make it anew."
+            f"the record {path} is damaged. Restore it, or move away {folder} and run the study "
+            "again to make it anew."
         ) from None
     if version > SCHEMA_VERSION:
         raise StudyError(

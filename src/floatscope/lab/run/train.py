@@ -33,8 +33,10 @@ WEIGHTS = "weights.safetensors"
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
-    """AdamW that decays matrices and leaves gains alone; one tensor at a time, so that its
-    temporaries stay small."""
+    """AdamW that decays matrices and leaves gains alone.
+
+    It updates one tensor at a time, so that its temporaries stay small.
+    """
     matrices = [p for p in model.parameters() if p.ndim >= 2]
     gains = [p for p in model.parameters() if p.ndim < 2]
     groups = [
@@ -156,21 +158,28 @@ class Run:
         try:
             result = self.train_step(
                 lambda model: batch_loss(model, batch),
-                lambda model: seen.append(zero_gradients(model, self.model.embedding.weight, batch)),
+                lambda model: seen.append(
+                    zero_gradients(model, self.model.embedding.weight, batch)
+                ),
             )
         except LossScaleCollapse as error:
             self.journal.append(records.event(step, "loss_scale_collapsed", str(error)))
             return "loss scale collapsed"
         self.journal.append(
             records.step(
-                step, lr, result, seen[0], seconds=time.perf_counter() - started, load=load_average()
+                step,
+                lr,
+                result,
+                seen[0],
+                seconds=time.perf_counter() - started,
+                load=load_average(),
             )
         )
         return self._note_events(step, result)
 
     def _note_events(self, step: int, result: StepResult) -> str:
         if result.skipped:
-            why = f"{result.num_nonfinite} gradient elements not finite at scale {result.loss_scale:g}"
+            why = f"{result.num_nonfinite} elements not finite at scale {result.loss_scale:g}"
             self.journal.append(records.event(step, "skipped", why))
         scale = self.train_step.loss_scale
         if scale > result.loss_scale:
@@ -183,7 +192,8 @@ class Run:
     def _evaluate(self, step: int) -> None:
         started = time.perf_counter()
         weighted = [
-            self.train_step.evaluate(lambda model, b=batch: batch_loss(model, b)) * len(batch.inputs_BT)
+            self.train_step.evaluate(lambda model, b=batch: batch_loss(model, b))
+            * len(batch.inputs_BT)
             for batch in self.validation
         ]
         loss = sum(weighted) / sum(len(batch.inputs_BT) for batch in self.validation)

@@ -74,7 +74,9 @@ def main() -> int:
 
         tokens = load_tokens(Path(request.tokens))
         if tokens is None:
-            raise StudyError(f"the token cache {request.tokens} vanished or was damaged; run again.")
+            raise StudyError(
+                f"the token cache {request.tokens} vanished or was damaged; run again."
+            )
         plan = RunPlan.from_dict(request.plan)
         Run(plan, tokens, Path(request.folder), request.backend).execute()
     except FloatscopeError as error:

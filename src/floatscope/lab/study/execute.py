@@ -104,8 +104,10 @@ def default_jobs(plan: StudyPlan) -> int:
 
 
 def estimated_bytes(plan: StudyPlan) -> int:
-    """A generous estimate of one run's memory: the interpreter, states, saved activations, and
-    twice the logits."""
+    """A generous estimate of one run's memory.
+
+    It adds up the interpreter, the states, the saved activations and twice the logits.
+    """
     model, tokens = plan.model, plan.train.batch_size * plan.model.context
     saved = model.num_layers * (12 * model.width + 4 * model.ff_width)
     if model.attention == "materialized":

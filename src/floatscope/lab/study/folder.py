@@ -89,8 +89,9 @@ def create_or_resume(path: Path, plan: StudyPlan, data_sha256: str) -> StudyFold
         differences = _differences(existing, plan, data_sha256)
         if differences:
             raise StudyError(
-                f"{path} holds another study: {'; '.join(differences)}. Nothing was changed. Choose "
-                "another folder with --out, and --reuse this one to take over the runs they share."
+                f"{path} holds another study: {'; '.join(differences)}. Nothing was changed. "
+                "Choose another folder with --out, and --reuse this one to take over the runs they "
+                "share."
             )
         return existing
     if path.exists() and any(p.name != ".lock" for p in path.iterdir()):
@@ -117,7 +118,9 @@ def open_study(path: Path) -> StudyFolder:
     except (FileNotFoundError, NotADirectoryError):
         raise StudyError(f"{path} holds no study: there is no {STUDY} in it.") from None
     except (ValueError, KeyError, TypeError):
-        raise StudyError(f"{file} is damaged; restore it, or start anew in another folder.") from None
+        raise StudyError(
+            f"{file} is damaged; restore it, or start anew in another folder."
+        ) from None
     if version > SCHEMA_VERSION:
         raise StudyError(
             f"{file} has schema {version}; this floatscope reads up to {SCHEMA_VERSION}. Update it."

@@ -51,13 +51,16 @@ class StudyPlan:
             raise ValueError(f"threads must be at least 1, not {self.threads}")
         if not MIN_VOCAB <= self.model.vocab_size <= MAX_VOCAB:
             raise ValueError(
-                f"model.vocab_size must lie between {MIN_VOCAB} (one for each byte) and {MAX_VOCAB}, "
-                f"not {self.model.vocab_size}"
+                f"model.vocab_size must lie between {MIN_VOCAB} (one for each byte) and "
+                f"{MAX_VOCAB}, not {self.model.vocab_size}"
             )
 
     def runs(self) -> list[RunPlan]:
-        """Every run, in the order in which they start: seed by seed, all recipes of a seed together,
-        so that what changes with time changes for all arms."""
+        """Every run, in the order in which they start.
+
+        Seed by seed, all recipes of a seed together, so that what changes with time changes for
+        all arms.
+        """
         plans: list[RunPlan] = []
         for seed in self.seeds:
             plans += [self._run(name, seed, 0) for name in self.recipes]

@@ -9,9 +9,7 @@ from floatscope.lab.study.plan import StudyPlan
 QUICK = StudyPlan(
     name="quick",
     ulp_reruns=2,
-    model=GPTConfig(
-        vocab_size=512, context=64, num_layers=2, width=64, num_heads=4, ff_width=172
-    ),
+    model=GPTConfig(vocab_size=512, context=64, num_layers=2, width=64, num_heads=4, ff_width=172),
     train=TrainConfig(
         steps=300, batch_size=16, peak_lr=4e-3, warmup_steps=30, eval_every=50, eval_windows=256
     ),

@@ -1,10 +1,11 @@
 """What a study found, computed from its records alone.
 
-Differences are taken seed by seed against the baseline's runs of the same seed (their mean, where a
-seed was repeated with one-ulp moves), then averaged, so that what a seed shares cancels. Whether a
-difference can be told from zero is asked of two noise floors, each as three standard deviations of a
-single run, the course document's rule: the *seed spread* (fp32 over seeds) and the *rerun floor* (one
-seed repeated with every initial weight moved by at most one ulp). A diverged run enters no mean.
+Differences are taken seed by seed against the baseline's runs of the same seed (their mean, where
+a seed was repeated with one-ulp moves), then averaged, so that what a seed shares cancels. Whether
+a difference can be told from zero is asked of two noise floors, each as three standard deviations
+of a single run, the course document's rule: the *seed spread* (fp32 over seeds) and the *rerun
+floor* (one seed repeated with every initial weight moved by at most one ulp). A diverged run enters
+no mean.
 """
 
 from __future__ import annotations

@@ -87,7 +87,9 @@ def _preset(name: Any) -> StudyPlan:
 
 def _check_keys(content: Mapping[str, Any]) -> None:
     levels = [("", StudyPlan, content)]
-    levels += [(t, cls, content[t]) for t, cls in _TABLES.items() if isinstance(content.get(t), dict)]
+    levels += [
+        (t, cls, content[t]) for t, cls in _TABLES.items() if isinstance(content.get(t), dict)
+    ]
     for table, cls, given in levels:
         known = [f.name for f in fields(cls)] + list(_ALSO.get(table, ()))
         for key in given:

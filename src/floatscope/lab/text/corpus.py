@@ -43,7 +43,7 @@ class Tokens:
 
     @property
     def sha256(self) -> str:
-        """Of what a run trains on: both arrays and the vocabulary size, whatever the file's name."""
+        """Of what a run trains on: arrays and vocabulary size, whatever the file's name."""
         digest = hashlib.sha256(f"{self.vocab_size}\0".encode())
         digest.update(self.train.tobytes() + b"\0" + self.validation.tobytes())
         return digest.hexdigest()
@@ -104,7 +104,8 @@ def encode(text: Text, vocab_size: int) -> tuple[Tokens, Path]:
 def load_tokens(path: Path) -> Tokens | None:
     """The tokens in a cache file; None if it is absent, cut off or not ours."""
     try:
-        with np.load(path) as archive:  # the archive carries a checksum of each array
+        # The archive carries a checksum of each array.
+        with open(path, "rb") as file, np.load(file) as archive:
             return Tokens(
                 train=archive["train"],
                 validation=archive["validation"],

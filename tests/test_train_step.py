@@ -1,0 +1,179 @@
+"""The order of a training step, and what loss scaling does in it."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from floatscope.lab.model import make_gpt
+from floatscope.lab.run.train import batch_loss, make_optimizer
+from floatscope.recipes import LossScaling, Recipe, recipe
+from floatscope.recipes.loss_scaling import LossScaleCollapse
+from floatscope.recipes.train_step import StepResult, TrainStep
+from tests import tiny
+
+
+def fp16(scaling: LossScaling | None) -> Recipe:
+    return Recipe(name="test", products="fp16", loss_scaling=scaling, summary="", source="")
+
+
+def trainer(rec: Recipe, clip: float | None = None) -> TrainStep:
+    model = make_gpt(tiny.MODEL, seed=1)
+    optimizer = make_optimizer(model, tiny.TRAIN)
+    return TrainStep(model, optimizer, rec, clip_norm=clip, backend="emulated")
+
+
+def one_step(step: TrainStep, factor: float = 1.0) -> tuple[StepResult, Tensor]:
+    """A step and the gradient that an observer sees in it."""
+    seen: list[Tensor] = []
+    data = tiny.batch()
+
+    def observe(model: nn.Module) -> None:
+        seen.append(torch.cat([p.grad.flatten() for p in model.parameters()]))  # type: ignore[union-attr]
+
+    return step(lambda model: batch_loss(model, data) * factor, observe), seen[0]
+
+
+def weights(step: TrainStep) -> Tensor:
+    return torch.cat([p.detach().flatten().clone() for p in step.model.parameters()])
+
+
+def test_fp32_step_is_plain_pytorch() -> None:
+    step, data = trainer(recipe("fp32"), clip=1.0), tiny.batch()
+    model = copy.deepcopy(step.model)
+    optimizer = make_optimizer(model, tiny.TRAIN)
+    for _ in range(3):
+        result, _ = one_step(step)
+        optimizer.zero_grad()
+        loss = batch_loss(model, data)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        assert result.loss == loss.item()
+        assert result.grad_norm == norm.item()
+    plain = torch.cat([p.flatten() for p in model.parameters()])
+    assert torch.equal(weights(step), plain)
+
+
+def test_scaled_steps_are_torchs_grad_scaler() -> None:
+    step, data = trainer(recipe("fp16-mixed"), clip=1.0), tiny.batch()
+    model = copy.deepcopy(step.model)
+    optimizer = make_optimizer(model, tiny.TRAIN)
+    scaler = torch.amp.GradScaler("cpu", init_scale=65536.0, growth_interval=200)
+    from floatscope.recipes.emulation import Emulation
+
+    for _ in range(3):
+        one_step(step)
+        optimizer.zero_grad()
+        with Emulation(torch.float16), torch.autocast("cpu", dtype=torch.float16):
+            loss = batch_loss(model, data)
+            scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+    plain = torch.cat([p.flatten() for p in model.parameters()])
+    assert torch.equal(weights(step), plain)
+    assert step.loss_scale == scaler.get_scale()
+
+
+def test_gradients_are_observed_unscaled_and_unclipped() -> None:
+    _, reference = one_step(trainer(recipe("fp32"), clip=1e-3))
+    result, observed = one_step(trainer(recipe("fp16-mixed"), clip=1e-3))
+    assert result.loss_scale == 65536
+    assert ((observed - reference).norm() / reference.norm()).item() < 0.01
+    assert result.grad_norm == pytest.approx(observed.norm().item(), rel=1e-5)
+    assert result.grad_norm > 1e-3
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(min_value=0, max_value=10), st.integers(min_value=0, max_value=2**31))
+def test_power_of_two_scales_give_the_same_bits(exponent: int, seed: int) -> None:
+    """With nothing subnormal or overflowed, unscaled gradients do not depend on the scale."""
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(8, 8, generator=generator).sign() * torch.rand(
+        8, 8, generator=generator
+    ).add(1)
+    x = torch.randn(4, 8, generator=generator).sign() * torch.rand(4, 8, generator=generator).add(1)
+    gradients = []
+    for scale in (1.0, 2.0**exponent):
+        layer = nn.Linear(8, 8, bias=False)
+        layer.weight.data.copy_(weight)
+        step = TrainStep(
+            layer, torch.optim.SGD(layer.parameters()), fp16(LossScaling(initial=scale)),
+            backend="emulated",
+        )  # fmt: skip
+        step(lambda m: m(x).float().sum(), lambda m: gradients.append(m.weight.grad.clone()))  # type: ignore[union-attr, operator]
+    assert torch.equal(gradients[0], gradients[1])
+
+
+def test_a_nonfinite_step_is_skipped_and_halves_the_scale() -> None:
+    step = trainer(fp16(LossScaling(initial=2.0**40)))
+    before = weights(step)
+    result, _ = one_step(step)
+    assert result.skipped
+    assert result.num_nonfinite > 0
+    assert not math.isfinite(result.grad_norm)
+    assert result.loss_scale == 2.0**40
+    assert step.loss_scale == 2.0**39
+    assert torch.equal(weights(step), before)
+    assert not step.optimizer.state  # no moment was touched
+
+
+def test_the_scale_doubles_after_its_interval() -> None:
+    step = trainer(fp16(LossScaling(initial=16.0, growth_interval=3)))
+    scales = [one_step(step)[0].loss_scale for _ in range(7)]
+    assert scales == [16, 16, 16, 32, 32, 32, 64]
+
+
+def test_unscaled_fp16_applies_every_step() -> None:
+    step = trainer(recipe("fp16-mixed-unscaled"), clip=1.0)
+    result, _ = one_step(step, factor=1e30)
+    assert not result.skipped
+    assert result.num_nonfinite > 0
+    assert result.loss_scale == 1
+    assert not result.finite_weights
+
+
+def test_scaling_stops_long_before_torch_would_write_nan() -> None:
+    step = trainer(recipe("fp16-mixed"))
+    steps = 0
+    with pytest.raises(LossScaleCollapse, match="infinite or NaN at every scale"):
+        for _ in range(200):
+            one_step(step, factor=math.inf)
+            steps += 1
+    assert steps == 40  # from 2**16, the 41st halving passes the floor 2**-24
+    assert bool(weights(step).isfinite().all())
+
+
+def test_clipping_bounds_the_update_after_unscaling() -> None:
+    layer = nn.Linear(4, 4, bias=False)
+    layer.weight.data.zero_()
+    sgd = torch.optim.SGD(layer.parameters(), lr=1.0)
+    step = TrainStep(layer, sgd, recipe("fp16-mixed"), clip_norm=1.0, backend="emulated")
+    x = torch.ones(2, 4)
+    result = step(lambda m: m(x).float().sum() * 0.25)
+    assert result.grad_norm == pytest.approx(2.0)
+    assert layer.weight.norm().item() == pytest.approx(1.0, rel=1e-5)
+
+
+def test_evaluation_changes_nothing() -> None:
+    step, data = trainer(recipe("fp16-mixed")), tiny.batch()
+    before = weights(step)
+    loss = step.evaluate(lambda model: batch_loss(model, data))
+    assert loss == pytest.approx(math.log(tiny.MODEL.vocab_size), rel=0.05)
+    assert torch.equal(weights(step), before)
+    assert all(p.grad is None for p in step.model.parameters())
+
+
+def test_state_round_trip() -> None:
+    step, other = trainer(fp16(LossScaling(initial=2.0**40))), trainer(fp16(LossScaling()))
+    one_step(step)
+    other.load_state_dict(step.state_dict())
+    assert other.loss_scale == 2.0**39
