@@ -18,7 +18,6 @@ import sys
 from collections.abc import Callable
 
 import torch
-from measure import interleaved, ratio
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -31,6 +30,7 @@ from floatscope.lab.run.worker import worker_environment
 from floatscope.recipes import recipe
 from floatscope.recipes.backend import has_units
 from floatscope.recipes.train_step import TrainStep
+from measure import interleaved, ratio
 
 VARIANTS = {
     "fp32": ("fp32", "native"),

@@ -47,7 +47,7 @@ def outcome(folder: Path) -> dict[str, Any]:
         for column in records.WALL_CLOCK:
             table.pop(column, None)
     kept = ("run_id", "plan", "data_sha256", "exit_reason", "steps_done", "num_parameters")
-    return {**tables, **{k: run.manifest[k] for k in kept}}
+    return {**tables, **{k: getattr(run.manifest, k) for k in kept}}
 
 
 def same_weights(one: Path, two: Path) -> bool:
@@ -90,8 +90,8 @@ def test_killed_anywhere_and_resumed_is_bit_identical(
     assert run_process(folder, tokens[1]) == 0
     assert outcome(folder) == outcome(reference)
     assert same_weights(folder, reference)
-    sessions = records.load(folder).manifest["sessions"]
-    assert [s["from_step"] for s in sessions] == [0, 0, 0, 0, 4, 4, 8]
+    sessions = records.load(folder).manifest.sessions
+    assert [s.from_step for s in sessions] == [0, 0, 0, 0, 4, 4, 8]
     assert sorted(p.name for p in folder.iterdir() if p.name != ".lock") == [
         "evaluations.parquet", "events.parquet", "manifest.json", "metrics.parquet", WEIGHTS,
     ]  # fmt: skip
@@ -167,9 +167,9 @@ def test_a_diverged_run_ends_and_is_marked(tmp_path: Path, tokens: tuple[Tokens,
     plan = RunPlan(recipe=recipe("fp16-mixed-unscaled"), seed=1, model=tiny.MODEL, train=config)
     Run(plan, tokens[0], tmp_path / "run", "emulated").execute()
     run = records.load(tmp_path / "run")
-    assert run.manifest["exit_reason"] == "diverged"
+    assert run.manifest.exit_reason == "diverged"
     metrics = run.table("metrics")
-    assert len(metrics["step"]) == run.manifest["steps_done"] < config.steps
+    assert len(metrics["step"]) == run.manifest.steps_done < config.steps
     assert math.isnan(metrics["loss"][-1])
     assert run.table("events")["event"] == ["diverged"]
 
@@ -269,6 +269,9 @@ def test_journal_lines_keep_every_value(value: Any) -> None:
 def test_damaged_manifest_and_newer_schema(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(StudyError, match="is damaged"):
+        records.load(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"schema": 1, "run_id": 3}')
+    with pytest.raises(StudyError, match="is damaged at 'run_id'"):
         records.load(tmp_path)
     (tmp_path / "manifest.json").write_text('{"schema": 99}')
     with pytest.raises(StudyError, match="schema 99.*Update"):

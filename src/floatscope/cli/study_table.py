@@ -12,7 +12,7 @@ from rich.text import Text
 from floatscope.lab.study.summary import SIGMAS, Arm, Floor, Summary
 
 _COLUMNS = (
-    "validation\nnats/token",
+    "val loss\nnats/tok",
     "minus\nfp32",
     "beyond\nfloor",
     "skipped\nsteps",
@@ -20,6 +20,8 @@ _COLUMNS = (
     "RSS\nMiB",
     "tokens\nper s",
 )
+WORTH_SAYING = 1e-4  # a share of gradients
+
 _FLOORS = {
     "seed spread": "fp32 over seeds",
     "rerun floor": "one fp32 seed, initial weights moved by at most an ulp",
@@ -78,7 +80,7 @@ def _lines(summary: Summary) -> list[str]:
         "zero."
     )
     for arm in summary.arms:
-        if arm.zero_fraction > 0:
+        if arm.zero_fraction_absent_rows >= WORTH_SAYING:
             lines.append(
                 f"{arm.recipe}: exactly zero are {_share(arm.zero_fraction_absent_rows)} of the "
                 f"gradients in embedding rows of tokens absent from the batch, "

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +27,8 @@ INIT_STD = 0.02  # GPT-2's; projections back into the residual stream get 0.02 /
 @dataclass(frozen=True, kw_only=True)
 class GPTConfig:
     """Shape of a laboratory GPT. The defaults are the course project's baseline."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}  # unknown keys are errors
 
     vocab_size: int = 2048
     context: int = 256

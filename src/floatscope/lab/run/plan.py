@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from floatscope.errors import StudyError
 from floatscope.lab.model import GPTConfig
@@ -16,6 +16,8 @@ from floatscope.recipes import Recipe, recipe
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """How every run of a study trains."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}  # unknown keys are errors
 
     steps: int = 400
     batch_size: int = 32

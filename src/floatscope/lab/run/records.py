@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from floatscope.errors import StudyError
 from floatscope.files import write_atomically, write_text_atomically
+from floatscope.lab.run.environment import Environment
 from floatscope.lab.run.journal import Record
+from floatscope.lab.run.json_files import read_json
 from floatscope.lab.run.observe import ZeroGradients
 from floatscope.recipes.train_step import StepResult
 
@@ -76,19 +78,55 @@ def event(number: int, name: str, detail: str) -> Record:
     return {"table": "events", "step": number, "event": name, "detail": detail}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """One process that worked on a run."""
+
+    from_step: int
+    """The step it began with: 0, or where a checkpoint stood."""
+    started: str
+    """UTC, ISO 8601."""
+    environment: Environment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What a finished run was, how it ended, and where it computed: `manifest.json`."""
+
+    schema: int = SCHEMA_VERSION
+    run_id: str
+    """Hash of plan, data, seed and threads; of no version."""
+    label: str
+    plan: dict[str, Any]
+    data_sha256: str
+    """Of the token ids trained and validated on."""
+    num_parameters: int
+    tokens_per_step: int
+    validation_chars_per_token: float
+    exit_reason: str
+    """"finished", "diverged" (a weight became infinite or NaN) or "loss scale collapsed"."""
+    steps_done: int
+    peak_rss_bytes: int
+    """Of the process that ended the run, the interpreter and libraries included."""
+    ended: str
+    """UTC, ISO 8601."""
+    sessions: tuple[Session, ...]
+    """More than one if the run was interrupted and resumed."""
+
+
 def is_finished(folder: Path) -> bool:
     """Whether the run in `folder` has ended and its records are complete."""
     return (folder / MANIFEST).exists()
 
 
-def finish(folder: Path, journal: Iterable[Record], manifest: dict[str, Any]) -> None:
+def finish(folder: Path, journal: Iterable[Record], manifest: Manifest) -> None:
     """Turn a journal into Parquet files and write the manifest last."""
     rows: dict[str, list[Record]] = {table: [] for table in COLUMNS}
     for record in journal:
         rows[record["table"]].append(record)
     for table, columns in COLUMNS.items():
         _write_parquet(folder / f"{table}.parquet", columns, rows[table])
-    text = json.dumps({"schema": SCHEMA_VERSION, **manifest}, indent=2, ensure_ascii=False)
+    text = json.dumps(asdict(manifest), indent=2, ensure_ascii=False)
     write_text_atomically(folder / MANIFEST, text + "\n")
 
 
@@ -118,7 +156,7 @@ class FinishedRun:
     """The records of a run that has ended."""
 
     folder: Path
-    manifest: dict[str, Any]
+    manifest: Manifest
 
     def table(self, name: str) -> dict[str, list[Any]]:
         """Columns of "metrics", "evaluations" or "events", in step order.
@@ -134,8 +172,8 @@ class FinishedRun:
                 rows = connection.execute(f"SELECT * FROM '{_quoted(path)}'").fetchall()
         except duckdb.Error as error:
             raise StudyError(
-                f"the record {path} is missing or damaged ({str(error).splitlines()[0]}). Restore "
-                f"it, or move away {self.folder} and run the study again to make it anew."
+                f"the record {path} is missing or damaged ({str(error).splitlines()[0]}). "
+                f"{_way_out(self.folder)}"
             ) from None
         columns = list(COLUMNS[name])
         return {c: [row[i] for row in rows] for i, c in enumerate(columns)}
@@ -148,16 +186,8 @@ def load(folder: Path) -> FinishedRun:
         StudyError: the manifest is damaged or of a newer schema.
     """
     path = folder / MANIFEST
-    try:
-        manifest = json.loads(path.read_text())
-        version = manifest["schema"]
-    except (ValueError, KeyError, TypeError, UnicodeDecodeError):
-        raise StudyError(
-            f"the record {path} is damaged. Restore it, or move away {folder} and run the study "
-            "again to make it anew."
-        ) from None
-    if version > SCHEMA_VERSION:
-        raise StudyError(
-            f"{path} has schema {version}; this floatscope reads up to {SCHEMA_VERSION}. Update it."
-        )
-    return FinishedRun(folder, manifest)
+    return FinishedRun(folder, read_json(path, Manifest, SCHEMA_VERSION, _way_out(folder)))
+
+
+def _way_out(folder: Path) -> str:
+    return f"Restore it, or move away {folder} and run the study again to make it anew."

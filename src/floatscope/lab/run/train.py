@@ -19,7 +19,7 @@ from floatscope.files import owned, write_text_atomically
 from floatscope.lab.model import GPT, make_gpt
 from floatscope.lab.run import checkpoint, journal, records
 from floatscope.lab.run.batches import Batch, training_batch, validation_batches
-from floatscope.lab.run.environment import environment, load_average, peak_rss_bytes
+from floatscope.lab.run.environment import Environment, environment, load_average, peak_rss_bytes
 from floatscope.lab.run.observe import ZeroGradients, zero_gradients
 from floatscope.lab.run.plan import RunPlan, TrainConfig
 from floatscope.lab.text.corpus import Tokens
@@ -210,35 +210,40 @@ class Run:
 
     def _note_session(self, step: int) -> None:
         """Append this process to the run's sessions: a resumed run may have changed machines."""
+        session = records.Session(
+            from_step=step, started=_now(), environment=environment(self.train_step.backend)
+        )
+        lines = [json.dumps(asdict(s)) for s in (*self._sessions(), session)]
+        write_text_atomically(self.folder / SESSIONS, "".join(line + "\n" for line in lines))
+
+    def _sessions(self) -> tuple[records.Session, ...]:
         path = self.folder / SESSIONS
-        session = {
-            "from_step": step,
-            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "environment": asdict(environment(self.train_step.backend)),
-        }
-        earlier = path.read_text() if path.exists() else ""
-        write_text_atomically(path, earlier + json.dumps(session) + "\n")
+        lines = path.read_text().splitlines() if path.exists() else []
+        return tuple(
+            records.Session(**{**s, "environment": Environment(**s["environment"])})
+            for s in map(json.loads, lines)
+        )
 
     def _finish(self, step: int, exit_reason: str) -> None:
         checkpoint.save_weights(self.folder / WEIGHTS, self.model, {"run_id": self.run_id})
-        sessions = [json.loads(s) for s in (self.folder / SESSIONS).read_text().splitlines()]
-        records.finish(
-            self.folder,
-            journal.read(self.folder / JOURNAL),
-            {
-                "run_id": self.run_id,
-                "label": self.plan.label,
-                "plan": self.plan.to_dict(),
-                "data_sha256": self.tokens.sha256,
-                "num_parameters": sum(p.numel() for p in self.model.parameters()),
-                "tokens_per_step": self.plan.train.batch_size * self.plan.model.context,
-                "validation_chars_per_token": self.tokens.validation_chars_per_token,
-                "exit_reason": exit_reason,
-                "steps_done": step,
-                "peak_rss_bytes": peak_rss_bytes(),
-                "ended": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                "sessions": sessions,
-            },
+        manifest = records.Manifest(
+            run_id=self.run_id,
+            label=self.plan.label,
+            plan=self.plan.to_dict(),
+            data_sha256=self.tokens.sha256,
+            num_parameters=sum(p.numel() for p in self.model.parameters()),
+            tokens_per_step=self.plan.train.batch_size * self.plan.model.context,
+            validation_chars_per_token=self.tokens.validation_chars_per_token,
+            exit_reason=exit_reason,
+            steps_done=step,
+            peak_rss_bytes=peak_rss_bytes(),
+            ended=_now(),
+            sessions=self._sessions(),
         )
+        records.finish(self.folder, journal.read(self.folder / JOURNAL), manifest)
         for name in (JOURNAL, SESSIONS, CHECKPOINT):
             (self.folder / name).unlink(missing_ok=True)
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -5,20 +5,30 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from floatscope.errors import StudyError
 from floatscope.files import disk_errors, write_text_atomically
 from floatscope.lab.run import records
+from floatscope.lab.run.json_files import read_json
 from floatscope.lab.run.plan import RunPlan
 from floatscope.lab.run.records import FinishedRun
 from floatscope.lab.study.plan import StudyPlan
-from floatscope.lab.study.toml import validated
 
 SCHEMA_VERSION = 1
 STUDY = "study.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyFile:
+    """A study's plan, as fixed before its first run: `study.json`."""
+
+    schema: int = SCHEMA_VERSION
+    plan: StudyPlan
+    data_sha256: str
+    """Of the token ids that all runs train and validate on."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +56,7 @@ class StudyFolder:
             if self.is_finished(run):
                 folder = self.run_folder(run)
                 found = records.load(folder)
-                if found.manifest.get("run_id") != run.run_id(self.data_sha256):
+                if found.manifest.run_id != run.run_id(self.data_sha256):
                     raise StudyError(
                         f"{folder} holds another run than its name says. Move it away and run the "
                         "study again."
@@ -66,7 +76,7 @@ class StudyFolder:
             found = source.path / "runs" / name
             if self.is_finished(run) or not records.is_finished(found):
                 continue
-            if records.load(found).manifest.get("run_id") != run.run_id(self.data_sha256):
+            if records.load(found).manifest.run_id != run.run_id(self.data_sha256):
                 continue
             temporary = self.path / "runs" / f".{name}.tmp"
             with disk_errors(temporary):
@@ -98,10 +108,10 @@ def create_or_resume(path: Path, plan: StudyPlan, data_sha256: str) -> StudyFold
         raise StudyError(
             f"{path} is not empty and holds no study. Choose another folder with --out."
         )
-    text = json.dumps(
-        {"schema": SCHEMA_VERSION, "plan": plan.to_dict(), "data_sha256": data_sha256}, indent=2
-    )
-    write_text_atomically(path / STUDY, text + "\n")
+    # The text's name, not its path: records travel, and the data's hash says which text it was.
+    named = replace(plan, text=Path(plan.text).name)
+    file = StudyFile(plan=named, data_sha256=data_sha256)
+    write_text_atomically(path / STUDY, json.dumps(asdict(file), indent=2) + "\n")
     return StudyFolder(path, plan, data_sha256)
 
 
@@ -111,21 +121,12 @@ def open_study(path: Path) -> StudyFolder:
     Raises:
         StudyError: there is none, it is damaged, or it was written by a newer floatscope.
     """
-    file = path / STUDY
+    way_out = "Restore it, or start anew in another folder."
     try:
-        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        version, plan, data = content["schema"], content["plan"], content["data_sha256"]
+        file = read_json(path / STUDY, StudyFile, SCHEMA_VERSION, way_out)
     except (FileNotFoundError, NotADirectoryError):
         raise StudyError(f"{path} holds no study: there is no {STUDY} in it.") from None
-    except (ValueError, KeyError, TypeError):
-        raise StudyError(
-            f"{file} is damaged; restore it, or start anew in another folder."
-        ) from None
-    if version > SCHEMA_VERSION:
-        raise StudyError(
-            f"{file} has schema {version}; this floatscope reads up to {SCHEMA_VERSION}. Update it."
-        )
-    return StudyFolder(path, validated(plan), data)
+    return StudyFolder(path, file.plan, file.data_sha256)
 
 
 def _differences(existing: StudyFolder, plan: StudyPlan, data_sha256: str) -> list[str]:

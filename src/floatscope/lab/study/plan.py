@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from floatscope.lab.model import GPTConfig
 from floatscope.lab.run.plan import RunPlan, TrainConfig
@@ -20,6 +20,8 @@ MIN_VOCAB, MAX_VOCAB = 256, 65_536
 @dataclass(frozen=True, kw_only=True)
 class StudyPlan:
     """Everything that determines the runs of a study."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}  # unknown keys are errors
 
     name: str
     recipes: tuple[str, ...] = FOUR_PRECISIONS

@@ -14,8 +14,8 @@ import math
 import statistics
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
+from floatscope.lab.run.environment import Environment
 from floatscope.lab.run.plan import RunPlan
 from floatscope.lab.run.records import FinishedRun
 from floatscope.lab.study.folder import StudyFolder
@@ -47,7 +47,7 @@ class RunSummary:
     tokens_per_second: float
     """From the median step, under whatever load the machine had."""
     backend: str
-    environments: tuple[dict[str, Any], ...]
+    environments: tuple[Environment, ...]
 
     @property
     def diverged(self) -> bool:
@@ -147,26 +147,26 @@ def summarize(folder: StudyFolder) -> Summary:
 def _run_summary(plan: RunPlan, run: FinishedRun) -> RunSummary:
     manifest = run.manifest
     metrics, evaluations = run.table("metrics"), run.table("evaluations")
-    diverged = manifest["exit_reason"] != "finished"
+    diverged = manifest.exit_reason != "finished"
     loss = math.nan if diverged else evaluations["loss"][-1]
-    environments = [session["environment"] for session in manifest["sessions"]]
+    environments = [session.environment for session in manifest.sessions]
     seconds = statistics.median(metrics["seconds"]) if metrics["seconds"] else math.nan
     return RunSummary(
         label=plan.label,
         recipe=plan.recipe.name,
         seed=plan.seed,
         ulp_rerun=plan.ulp_rerun,
-        exit_reason=manifest["exit_reason"],
+        exit_reason=manifest.exit_reason,
         validation_loss=loss,
-        bits_per_char=loss / math.log(2) / manifest["validation_chars_per_token"],
+        bits_per_char=loss / math.log(2) / manifest.validation_chars_per_token,
         skipped_steps=sum(metrics["skipped"]),
         zero_fraction=_mean(metrics["zero_fraction"]),
         zero_fraction_absent_rows=_mean(metrics["zero_fraction_absent_rows"]),
         zero_fraction_elsewhere=_mean(metrics["zero_fraction_elsewhere"]),
         final_loss_scale=metrics["loss_scale"][-1] if metrics["loss_scale"] else math.nan,
-        peak_rss_bytes=manifest["peak_rss_bytes"],
-        tokens_per_second=manifest["tokens_per_step"] / seconds,
-        backend="/".join(dict.fromkeys(e["backend"] for e in environments)),
+        peak_rss_bytes=manifest.peak_rss_bytes,
+        tokens_per_second=manifest.tokens_per_step / seconds,
+        backend="/".join(dict.fromkeys(e.backend for e in environments)),
         environments=tuple(environments),
     )
 
@@ -218,12 +218,12 @@ def _remarks(runs: tuple[RunSummary, ...]) -> list[str]:
     remarks = []
     everywhere = [e for r in runs for e in r.environments]
     for key in ("processor", "python", "packages", "commit"):
-        counts = Counter(str(e[key]) for e in everywhere)
+        counts = Counter(_short(getattr(e, key)) for e in everywhere)
         if len(counts) > 1:
             each = "; ".join(f"{value} ({count})" for value, count in counts.most_common())
             remarks.append(f"the runs differ in {key}: {each}")
     for recipe in dict.fromkeys(r.recipe for r in runs):
-        backends = {e["backend"] for r in runs if r.recipe == recipe for e in r.environments}
+        backends = {e.backend for r in runs if r.recipe == recipe for e in r.environments}
         if len(backends) > 1:
             remarks.append(f"{recipe} ran on both backends, native and emulated")
     resumed = [r.label for r in runs if len(r.environments) > 1]
@@ -234,3 +234,12 @@ def _remarks(runs: tuple[RunSummary, ...]) -> list[str]:
 
 def _mean(values: list[float] | list[int]) -> float:
     return statistics.fmean(values) if values else math.nan
+
+
+def _short(value: object) -> str:
+    """A commit in ten digits, versions as "torch 2.13.0, numpy 2.4.6"."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {version}" for name, version in value.items())
+    text = str(value)
+    is_commit = len(text.rstrip("+")) == 40
+    return text[:10] + ("+" if text.endswith("+") else "") if is_commit else text

@@ -14,7 +14,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from pydantic import TypeAdapter, ValidationError
 
 from floatscope.errors import FloatscopeError, StudyError, unknown
 from floatscope.lab.model import GPTConfig
@@ -76,7 +76,7 @@ def validated(values: Mapping[str, Any]) -> StudyPlan:
         raise StudyError(f"{problems}.") from None
 
 
-_ADAPTER = TypeAdapter(with_config(ConfigDict(extra="forbid"))(StudyPlan))
+_ADAPTER = TypeAdapter(StudyPlan)
 
 
 def _preset(name: Any) -> StudyPlan:

@@ -1,0 +1,55 @@
+"""`python -m floatscope.lab.schemas FOLDER`: write the JSON Schema of every record to FOLDER."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from floatscope.lab.run import records
+from floatscope.lab.study import folder
+from floatscope.lab.study.summary import Summary
+
+_JSON_TYPES = {
+    "INTEGER": {"type": "integer"},
+    "BIGINT": {"type": "integer"},
+    "BOOLEAN": {"type": "boolean"},
+    "VARCHAR": {"type": "string"},
+    # Numbers that JSON cannot hold are strings.
+    "DOUBLE": {"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]},
+}
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """Schemas by file name: manifest, study, the lines of a journal, the output of `study show`."""
+    from pydantic import TypeAdapter
+
+    lines = [_line(table, columns) for table, columns in records.COLUMNS.items()]
+    return {
+        f"manifest-{records.SCHEMA_VERSION}": TypeAdapter(records.Manifest).json_schema(),
+        f"study-{folder.SCHEMA_VERSION}": TypeAdapter(folder.StudyFile).json_schema(),
+        f"journal-{records.SCHEMA_VERSION}": {"title": "A line of journal.jsonl", "anyOf": lines},
+        f"summary-{folder.SCHEMA_VERSION}": TypeAdapter(Summary).json_schema(),
+    }
+
+
+def _line(table: str, columns: dict[str, str]) -> dict[str, Any]:
+    properties = {name: _JSON_TYPES[kind] for name, kind in columns.items()}
+    return {
+        "type": "object",
+        "properties": {"table": {"const": table}, **properties},
+        "required": ["table", *columns],
+        "additionalProperties": False,
+    }
+
+
+def main(folder: Path) -> None:
+    """Write each schema to `folder`, one file each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, schema in schemas().items():
+        (folder / f"{name}.schema.json").write_text(json.dumps(schema, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

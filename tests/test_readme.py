@@ -1,0 +1,89 @@
+"""What the READMEs show works, and both languages show the same."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+from floatscope.lab.study.toml import plan_from
+
+ROOT = Path(__file__).parent.parent
+ENGLISH, CHINESE = (ROOT / name for name in ("README.md", "README.zh.md"))
+
+
+def blocks(readme: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", readme.read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize("language", ["sh", "python", "sql", "text"])
+def test_both_languages_show_the_same(language: str) -> None:
+    assert blocks(ENGLISH, language) == blocks(CHINESE, language)
+    assert blocks(ENGLISH, language)
+
+
+def test_study_file() -> None:
+    (english,), (chinese,) = blocks(ENGLISH, "toml"), blocks(CHINESE, "toml")
+    plan = plan_from(tomllib.loads(english), "mine")
+    assert plan == plan_from(tomllib.loads(chinese), "mine")
+    assert plan.recipes == ("fp32", "fp16-mixed")
+    assert plan.model.attention == "materialized"
+    assert plan.model.width == 64  # from the preset
+
+
+def test_python_example() -> None:
+    (code,) = blocks(ENGLISH, "python")
+    model = torch.nn.Linear(4, 2)
+    names = {
+        "model": model,
+        "optimizer": torch.optim.AdamW(model.parameters()),
+        "loss_fn": torch.nn.functional.mse_loss,
+        "batches": [(torch.randn(3, 4), torch.randn(3, 2))]
+        * 20,  # enough for the loss scale to settle
+    }
+    before = model.weight.detach().clone()
+    exec(code, names)
+    assert not torch.equal(before, model.weight)
+
+
+def test_commands_exist() -> None:
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    seen = 0
+    for line in filter(None, "\n".join(blocks(ENGLISH, "sh")).splitlines()):
+        words = shlex.split(line)
+        if words[0] == "make":
+            assert words[1] in targets
+            continue
+        assert words[0] == ".venv/bin/floatscope"
+        verb = [w for w in words[1:3] if not w.startswith("-")]
+        shown = subprocess.run(
+            [sys.executable, "-m", "floatscope.cli.main", *verb, "--help"],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "TERM": "dumb", "COLUMNS": "200"},
+        ).stdout
+        for option in (w for w in words if w.startswith("--")):
+            assert option in shown, f"{line}: no {option}"
+        seen += 1
+    assert seen >= 6
+
+
+def test_continuous_integration_calls_the_readmes_commands() -> None:
+    script = (ROOT / ".ci" / "run").read_text()
+    for command in ("make lab", "make check", "make test"):
+        assert re.search(rf"^{command}$", script, re.MULTILINE)
+        assert command in ENGLISH.read_text()
+
+
+def test_links_lead_somewhere() -> None:
+    for readme in (ENGLISH, CHINESE):
+        for target in re.findall(r"\]\(([^)#:]+)\)", readme.read_text(encoding="utf-8")):
+            assert (ROOT / target).exists(), f"{readme.name}: {target}"
