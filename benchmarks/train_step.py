@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from floatscope.lab.model import GPTConfig, make_gpt
+from floatscope.lab.gpt_config import GPTConfig
+from floatscope.lab.model import make_gpt
 from floatscope.lab.run.batches import Batch
 from floatscope.lab.run.environment import processor
 from floatscope.lab.run.plan import TrainConfig

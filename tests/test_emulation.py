@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from floatscope.errors import RecipeError
-from floatscope.lab.model import GPT, Attention, GPTConfig, make_gpt
+from floatscope.lab.gpt_config import Attention, GPTConfig
+from floatscope.lab.model import GPT, make_gpt
 from floatscope.lab.run.train import batch_loss
 from floatscope.recipes import recipe
 from floatscope.recipes.compute import compute

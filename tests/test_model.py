@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from floatscope.lab.model import Attention, GPTConfig, make_gpt, rotary_tables, rotate
+from floatscope.lab.gpt_config import Attention, GPTConfig
+from floatscope.lab.model import make_gpt, rotary_tables, rotate
 from tests import tiny
 
 

@@ -291,6 +291,20 @@ def test_damaged_records(
     assert_one_error(floatscope("study", "show", copy, cwd=place), message)
 
 
+def test_a_damaged_checkpoint_stops_the_study_and_is_named(place: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(place / "done", copy)
+    run = sorted(copy.glob("runs/fp16-mixed-s2-*"))[0]
+    (run / "manifest.json").unlink()
+    (run / "checkpoint.safetensors").write_bytes(b"not a checkpoint")
+    stopped = floatscope(*RUN, "--out", copy, cwd=place)
+    assert_one_error(stopped, f"the checkpoint {run}/checkpoint.safetensors is damaged")
+    assert (run / "checkpoint.safetensors").read_bytes() == b"not a checkpoint"
+    assert summarize(open_study(copy)).num_finished == 4
+    (run / "checkpoint.safetensors").unlink()
+    assert floatscope(*RUN, "--out", copy, cwd=place).returncode == 0
+
+
 def test_mixed_environments_are_reported(place: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(place / "done", copy)

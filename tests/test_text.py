@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from floatscope.errors import TextError
-from floatscope.lab.run.batches import check_length, training_batch, validation_batches
-from floatscope.lab.text.corpus import Text, encode, load_tokens, read_text
+from floatscope.lab.run.batches import training_batch, validation_batches
+from floatscope.lab.text.corpus import Text, check_length, encode, load_tokens, read_text
 from floatscope.lab.text.world import ALPHABET, build_world
 
 

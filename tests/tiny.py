@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from floatscope.lab.model import GPTConfig
+from floatscope.lab.gpt_config import GPTConfig
 from floatscope.lab.run.batches import Batch
 from floatscope.lab.run.plan import RunPlan, TrainConfig
 from floatscope.recipes import recipe

@@ -9,8 +9,8 @@ from typing import Literal
 
 import torch
 
-from floatscope.errors import RecipeError, unknown
-from floatscope.recipes.recipe import ProductFormat, Recipe
+from floatscope.errors import RecipeError
+from floatscope.recipes.recipe import ProductFormat, Recipe, check_backend
 
 Backend = Literal["native", "emulated"]
 
@@ -50,8 +50,7 @@ def choose_backend(recipe: Recipe, device: torch.device, requested: str = "auto"
     Raises:
         RecipeError: unknown request, or emulation asked for on a device other than the CPU.
     """
-    if requested not in ("auto", "native", "emulated"):
-        raise RecipeError(unknown("backend", requested, ("auto", "native", "emulated")))
+    check_backend(requested)
     if recipe.products == "fp32":
         return "native"
     if requested == "auto":

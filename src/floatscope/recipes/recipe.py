@@ -8,7 +8,20 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from floatscope.errors import RecipeError, unknown
+
 ProductFormat = Literal["fp32", "bf16", "fp16"]
+BACKENDS = ("auto", "native", "emulated")
+
+
+def check_backend(requested: str) -> None:
+    """Refuse a backend that does not exist.
+
+    Raises:
+        RecipeError: it is none of "auto", "native", "emulated".
+    """
+    if requested not in BACKENDS:
+        raise RecipeError(unknown("backend", requested, BACKENDS))
 
 
 @dataclass(frozen=True, kw_only=True)

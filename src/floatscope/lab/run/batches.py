@@ -13,8 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from floatscope.errors import TextError
-
 
 @dataclass(frozen=True)
 class Batch:
@@ -28,26 +26,6 @@ def _windows(tokens: NDArray[np.uint16], starts: NDArray[np.int64], context: int
     rows = np.stack([tokens[s : s + context + 1] for s in starts]).astype(np.int64)
     ids = torch.from_numpy(rows)
     return Batch(ids[:, :-1].contiguous(), ids[:, 1:].contiguous())
-
-
-def check_length(name: str, num_train: int, num_validation: int, batch: int, context: int) -> None:
-    """Refuse a text too short for one batch.
-
-    Raises:
-        TextError: fewer training tokens than a batch holds, or fewer validation tokens than one
-            sequence and its targets need.
-    """
-    if num_train < batch * context + 1:
-        raise TextError(
-            f"the text {name} is too short: its training part has {num_train} tokens, and one "
-            f"batch of {batch} x {context} needs {batch * context + 1}. Take a longer text "
-            "or a smaller train.batch_size or model.context."
-        )
-    if num_validation < context + 1:
-        raise TextError(
-            f"the text {name} is too short: its validation part, the last tenth, has "
-            f"{num_validation} tokens, and one sequence of {context} needs {context + 1}."
-        )
 
 
 def training_batch(

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from floatscope.errors import StudyError
-from floatscope.lab.model import GPTConfig
+from floatscope.lab.gpt_config import GPTConfig
 from floatscope.recipes import Recipe, recipe
 
 

@@ -10,18 +10,21 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from floatscope.errors import StudyError
 from floatscope.files import write_atomically, write_text_atomically
 from floatscope.lab.run.environment import Environment
 from floatscope.lab.run.journal import Record
 from floatscope.lab.run.json_files import read_json
-from floatscope.lab.run.observe import ZeroGradients
-from floatscope.recipes.train_step import StepResult
+
+if TYPE_CHECKING:
+    from floatscope.lab.run.observe import ZeroGradients
+    from floatscope.recipes.train_step import StepResult
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
+JOURNAL = "journal.jsonl"
 
 # Column names and DuckDB types of the three tables, in order.
 COLUMNS: dict[str, dict[str, str]] = {

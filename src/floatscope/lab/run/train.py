@@ -22,12 +22,12 @@ from floatscope.lab.run.batches import Batch, training_batch, validation_batches
 from floatscope.lab.run.environment import Environment, environment, load_average, peak_rss_bytes
 from floatscope.lab.run.observe import ZeroGradients, zero_gradients
 from floatscope.lab.run.plan import RunPlan, TrainConfig
+from floatscope.lab.run.records import JOURNAL
 from floatscope.lab.text.corpus import Tokens
 from floatscope.recipes.loss_scaling import LossScaleCollapse
 from floatscope.recipes.train_step import StepResult, TrainStep
 
 CHECKPOINT = "checkpoint.safetensors"
-JOURNAL = "journal.jsonl"
 SESSIONS = "sessions.jsonl"
 WEIGHTS = "weights.safetensors"
 

@@ -15,15 +15,15 @@ from pathlib import Path
 
 from floatscope.errors import StudyError
 from floatscope.files import owned
-from floatscope.lab.run.batches import check_length
 from floatscope.lab.run.plan import RunPlan
-from floatscope.lab.run.train import JOURNAL
+from floatscope.lab.run.records import JOURNAL
 from floatscope.lab.run.worker import Request, command, worker_environment
 from floatscope.lab.study.folder import StudyFolder, create_or_resume
 from floatscope.lab.study.plan import WORLD, StudyPlan
 from floatscope.lab.study.progress import Display
-from floatscope.lab.text.corpus import Tokens, encode, read_text
+from floatscope.lab.text.corpus import Tokens, check_length, encode, read_text
 from floatscope.lab.text.world import world_text
+from floatscope.recipes import check_backend
 
 POLL_SECONDS = 0.25
 
@@ -66,10 +66,12 @@ def execute(
         display: shows progress.
 
     Raises:
+        RecipeError: an unknown backend.
         StudyError: another plan's folder, or a run that failed; all other runs are kept.
         TextError: the text cannot be used.
         FloatscopeError: another process works in `out`.
     """
+    check_backend(backend)
     with display.task("reading the text"):
         tokens, cache = prepare_text(plan)
     with owned(out, "the study in"):

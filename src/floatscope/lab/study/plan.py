@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-from floatscope.lab.model import GPTConfig
+from floatscope.lab.gpt_config import GPTConfig
 from floatscope.lab.run.plan import RunPlan, TrainConfig
 from floatscope.recipes import recipe
 

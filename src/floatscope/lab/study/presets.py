@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from floatscope.lab.model import GPTConfig
+from floatscope.lab.gpt_config import GPTConfig
 from floatscope.lab.run.plan import TrainConfig
 from floatscope.lab.study.plan import StudyPlan
 

@@ -7,14 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from floatscope.lab.run.plan import RunPlan
 
@@ -28,8 +21,7 @@ class Display:
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[unit]}"),
+            TextColumn("{task.fields[count]}"),
             TimeRemainingColumn(),
             console=console,
             transient=True,
@@ -38,7 +30,6 @@ class Display:
         self._study: TaskID | None = None
         self._tasks: dict[str, TaskID] = {}
         self._done = self._total = 0
-        self._steps_left = self._steps_seen = 0
         self._started = time.monotonic()
 
     def __enter__(self) -> Display:
@@ -51,7 +42,7 @@ class Display:
     @contextmanager
     def task(self, what: str) -> Iterator[None]:
         """Something without a measure of its own."""
-        task = self._bars.add_task(what, total=None, unit="")
+        task = self._bars.add_task(what, total=None, count="")
         yield
         self._bars.remove_task(task)
 
@@ -65,22 +56,26 @@ class Display:
         self._done, self._total = finished, total
         already = f", {finished} of them finished already" if finished else ""
         self.note(f"{total} runs{already}; {jobs} at a time")
-        self._study = self._bars.add_task("study", total=total, completed=finished, unit="runs")
+        self._study = self._bars.add_task(
+            "study", total=total, completed=finished, count=self._runs()
+        )
 
     def progress(self, run: RunPlan, steps: int) -> None:
         """`run` has done `steps` steps."""
         if run.label not in self._tasks:
-            self._tasks[run.label] = self._bars.add_task(
-                run.label, total=run.train.steps, unit="steps"
-            )
-        self._bars.update(self._tasks[run.label], completed=steps)
+            self._tasks[run.label] = self._bars.add_task(run.label, total=run.train.steps, count="")
+        count = f"{steps} of {run.train.steps} steps"
+        self._bars.update(self._tasks[run.label], completed=steps, count=count)
         if self._study is not None:
             parts = sum(
                 (t.completed or 0) / (t.total or 1)
                 for t in self._bars.tasks
                 if t.id in self._tasks.values()
             )
-            self._bars.update(self._study, completed=round(self._done + parts, 2))
+            self._bars.update(self._study, completed=self._done + parts, count=self._runs())
+
+    def _runs(self) -> str:
+        return f"{self._done} of {self._total} runs"
 
     def finished(self, run: RunPlan) -> None:
         """`run` has ended."""

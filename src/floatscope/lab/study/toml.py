@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from floatscope.errors import FloatscopeError, StudyError, unknown
-from floatscope.lab.model import GPTConfig
+from floatscope.lab.gpt_config import GPTConfig
 from floatscope.lab.run.plan import TrainConfig
 from floatscope.lab.study.plan import StudyPlan
 from floatscope.lab.study.presets import PRESETS

@@ -101,6 +101,26 @@ def encode(text: Text, vocab_size: int) -> tuple[Tokens, Path]:
     return tokens, path
 
 
+def check_length(name: str, num_train: int, num_validation: int, batch: int, context: int) -> None:
+    """Refuse a text too short for one batch.
+
+    Raises:
+        TextError: fewer training tokens than a batch holds, or fewer validation tokens than one
+            sequence and its targets need.
+    """
+    if num_train < batch * context + 1:
+        raise TextError(
+            f"the text {name} is too short: its training part has {num_train} tokens, and one "
+            f"batch of {batch} x {context} needs {batch * context + 1}. Take a longer text "
+            "or a smaller train.batch_size or model.context."
+        )
+    if num_validation < context + 1:
+        raise TextError(
+            f"the text {name} is too short: its validation part, the last tenth, has "
+            f"{num_validation} tokens, and one sequence of {context} needs {context + 1}."
+        )
+
+
 def load_tokens(path: Path) -> Tokens | None:
     """The tokens in a cache file; None if it is absent, cut off or not ours."""
     try:
