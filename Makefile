@@ -7,7 +7,9 @@
 # several GB of CUDA libraries; for the CPU build alone:
 #   make lab TORCH_INDEX=https://download.pytorch.org/whl/cpu
 
-PYTHON ?= $(firstword $(shell command -v python3.13 python3.12 python3.11 python3))
+FITS = import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+  $$p -c '$(FITS)' 2>/dev/null && echo $$p && break; done)
 VENV = .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -34,10 +36,10 @@ clean:
 	rm -rf $(VENV)
 
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
+	@test -n "$(PYTHON)" && $(PYTHON) -c '$(FITS)' || \
 	  { echo "floatscope needs Python 3.11 to 3.13; name one with make PYTHON=/path/to/python3.12"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || \
-	  { echo "this Python cannot make virtual environments; on Debian: apt-get install python3-venv"; exit 1; }
+	  { rm -rf $(VENV); echo "this Python cannot make virtual environments; on Debian: apt-get install python3-venv"; exit 1; }
 
 $(VENV)/lab.stamp: $(BIN)/python pyproject.toml constraints.txt
 	@echo "installing into $(VENV); the first time takes some minutes"

@@ -268,6 +268,8 @@ def test_another_text_is_named(place: Path) -> None:
 def test_a_folder_with_something_else_is_refused(place: Path, tmp_path: Path) -> None:
     (tmp_path / "photo.jpg").write_bytes(b"x")
     assert_one_error(floatscope(*RUN, "--out", tmp_path, cwd=place), "holds no study")
+    assert [p.name for p in tmp_path.iterdir()] == ["photo.jpg"]
+    assert_one_error(floatscope(*RUN, "--out", tmp_path / "photo.jpg", cwd=place), "is a file")
     assert (tmp_path / "photo.jpg").read_bytes() == b"x"
 
 

@@ -18,7 +18,7 @@ from floatscope.files import owned
 from floatscope.lab.run.plan import RunPlan
 from floatscope.lab.run.records import JOURNAL
 from floatscope.lab.run.worker import Request, command, worker_environment
-from floatscope.lab.study.folder import StudyFolder, create_or_resume
+from floatscope.lab.study.folder import StudyFolder, create, find
 from floatscope.lab.study.plan import WORLD, StudyPlan
 from floatscope.lab.study.progress import Display
 from floatscope.lab.text.corpus import Tokens, check_length, encode, read_text
@@ -74,8 +74,9 @@ def execute(
     check_backend(backend)
     with display.task("reading the text"):
         tokens, cache = prepare_text(plan)
+    find(out, plan, tokens.sha256)  # refuses before it touches anything
     with owned(out, "the study in"):
-        folder = create_or_resume(out, plan, tokens.sha256)
+        folder = find(out, plan, tokens.sha256) or create(out, plan, tokens.sha256)
         if reuse is not None:
             display.note(f"{folder.reuse(reuse)} finished runs taken over from {reuse}")
         waiting = [run for run in plan.runs() if not folder.is_finished(run)]

@@ -88,12 +88,14 @@ class StudyFolder:
         return copied
 
 
-def create_or_resume(path: Path, plan: StudyPlan, data_sha256: str) -> StudyFolder:
-    """Claim `path` for `plan`, or find that it holds it already.
+def find(path: Path, plan: StudyPlan, data_sha256: str) -> StudyFolder | None:
+    """The study in `path` if it is of this plan; None if `path` is absent or empty.
 
     Raises:
         StudyError: the folder holds another plan, or something that is no study.
     """
+    if path.exists() and not path.is_dir():
+        raise StudyError(f"{path} is a file, not a folder. Choose another with --out.")
     if (path / STUDY).exists():
         existing = open_study(path)
         differences = _differences(existing, plan, data_sha256)
@@ -104,10 +106,15 @@ def create_or_resume(path: Path, plan: StudyPlan, data_sha256: str) -> StudyFold
                 "share."
             )
         return existing
-    if path.exists() and any(p.name != ".lock" for p in path.iterdir()):
+    if path.exists() and any(not p.name.startswith(".") for p in path.iterdir()):
         raise StudyError(
             f"{path} is not empty and holds no study. Choose another folder with --out."
         )
+    return None
+
+
+def create(path: Path, plan: StudyPlan, data_sha256: str) -> StudyFolder:
+    """Make `path` the folder of `plan`."""
     # The text's name, not its path: records travel, and the data's hash says which text it was.
     named = replace(plan, text=Path(plan.text).name)
     file = StudyFile(plan=named, data_sha256=data_sha256)
