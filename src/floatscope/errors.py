@@ -14,6 +14,10 @@ class FloatscopeError(Exception):
     """Base of all deliberate errors."""
 
 
+class FormatError(FloatscopeError):
+    """A number format is unknown or impossible, or cannot express what is asked of it."""
+
+
 class RecipeError(FloatscopeError):
     """A recipe is unknown, or cannot be carried out on this model, device or operation."""
 
