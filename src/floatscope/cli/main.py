@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from floatscope.cli import study, text
+from floatscope.cli import formats, study, text
 from floatscope.errors import FloatscopeError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(formats.formats)
 app.add_typer(study.app)
 app.add_typer(text.app)
 

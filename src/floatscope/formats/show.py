@@ -1,0 +1,76 @@
+"""Exact numbers as text: what is printed without "≈" is exact."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+MAX_DIGITS = 9
+
+
+def shown(value: Fraction | float | None) -> str:
+    """A value as people read it.
+
+    Whole numbers and short decimals stand as they are; powers of two that are small or long as 2^k;
+    what has no short exact form is rounded to six digits behind "≈". None is "–".
+    """
+    if value is None:
+        return "–"
+    if not isinstance(value, Fraction):
+        if math.isnan(value):
+            return "NaN"
+        if math.isinf(value):
+            return "inf" if value > 0 else "-inf"
+        if value == 0:
+            return "-0" if math.copysign(1, value) < 0 else "0"
+        value = Fraction(value)
+    exponent = _power_of_two(abs(value))
+    text = _decimal(value)
+    if exponent is not None and (text is None or exponent < -3):
+        return f"{'-' if value < 0 else ''}2^{exponent}"
+    if text is not None:
+        return text
+    return f"≈{_scientific(value)}"
+
+
+def exact_decimal(value: Fraction) -> str:
+    """All decimal digits of a value whose denominator is a power of two."""
+    shift = value.denominator.bit_length() - 1
+    digits = str(abs(value.numerator) * 5**shift).rjust(shift + 1, "0")
+    whole, fraction = (digits[:-shift], digits[-shift:].rstrip("0")) if shift else (digits, "")
+    return ("-" if value < 0 else "") + whole + (f".{fraction}" if fraction else "")
+
+
+def _decimal(value: Fraction) -> str | None:
+    if value.denominator & (value.denominator - 1):
+        return None
+    if abs(value) >= 10**MAX_DIGITS or value.denominator.bit_length() > 4 * MAX_DIGITS:
+        return None
+    text = exact_decimal(value)
+    return text if sum(c.isdigit() for c in text) <= MAX_DIGITS else None
+
+
+def _power_of_two(magnitude: Fraction) -> int | None:
+    if magnitude.denominator == 1 and magnitude.numerator.bit_count() == 1:
+        return magnitude.numerator.bit_length() - 1
+    if magnitude.numerator == 1 and magnitude.denominator.bit_count() == 1:
+        return 1 - magnitude.denominator.bit_length()
+    return None
+
+
+def _scientific(value: Fraction) -> str:
+    """Six significant digits, correctly rounded also beyond the range of a float."""
+    exponent = math.floor(_log10(abs(value)))
+    scaled = round(abs(value) * Fraction(10) ** (5 - exponent))
+    if scaled >= 10**6:
+        scaled, exponent = scaled // 10, exponent + 1
+    mantissa = f"{scaled // 10**5}.{scaled % 10**5:05}".rstrip("0").rstrip(".")
+    return f"{'-' if value < 0 else ''}{mantissa}e{exponent}"
+
+
+def _log10(magnitude: Fraction) -> float:
+    estimate = math.log10(magnitude.numerator) - math.log10(magnitude.denominator)
+    rounded = round(estimate)
+    if abs(estimate - rounded) < 1e-9:  # too close to tell in floating point
+        return rounded if magnitude >= Fraction(10) ** rounded else rounded - 0.5
+    return estimate
