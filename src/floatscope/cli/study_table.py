@@ -66,10 +66,11 @@ def _row(arm: Arm, *, is_baseline: bool) -> list[str]:
 def _beyond(arm: Arm) -> str:
     """Which floors the difference exceeds; "?" for one that was not measured."""
     named = {"seed": arm.hidden_by_seed_spread, "rerun": arm.hidden_by_rerun_floor}
-    if set(named.values()) == {False}:
-        return "both"
+    for verdict, hidden in (("both", False), ("neither", True), ("?", None)):
+        if set(named.values()) == {hidden}:
+            return verdict
     parts = [name + ("?" if hidden is None else "") for name, hidden in named.items() if not hidden]
-    return ", ".join(parts) or "neither"
+    return ", ".join(parts)
 
 
 def _lines(summary: Summary) -> list[str]:

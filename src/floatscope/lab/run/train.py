@@ -120,9 +120,11 @@ class Run:
             if step == 0:
                 self._evaluate(0)
             exit_reason = "finished"
-            while step < self.plan.train.steps and exit_reason == "finished":
+            while step < self.plan.train.steps:
                 exit_reason = self._one_step(step)
                 step += 1
+                if exit_reason != "finished":
+                    break  # and keep no checkpoint of it: a resumed run must end here again
                 if step % self.plan.train.eval_every == 0 or step == self.plan.train.steps:
                     self._evaluate(step)
                     self._checkpoint(step)
