@@ -176,13 +176,14 @@ def assert_one_error(done: subprocess.CompletedProcess[str], message: str) -> No
         (["study", "run", "quik"], "unknown study 'quik'. Did you mean 'quick'?"),
         (["study", "run", "absent.toml"], "there is no study file absent.toml"),
         (["study", "run", "--recipes", "fp32,fp16-mixt"], "Did you mean 'fp16-mixed'"),
-        (["study", "run", "--recipes", ""], "recipes is empty"),
+        (["study", "run", "--recipes", "fp32,,fp16-mixed"], "unknown recipe ''"),
+        (["study", "run", "--seeds", ""], "--seeds: '' is no whole number"),
         (["study", "run", "--seeds", "1,x"], "--seeds: 'x' is no whole number"),
         (["study", "run", "--seeds", "1,1"], "seeds names one twice"),
         (["study", "run", "--seeds=-1"], "seeds must lie between 0"),
         (["study", "run", "--backend", "gpu"], "unknown backend 'gpu'"),
         (["study", "run", "--text", "absent.txt"], "--text absent.txt: there is no such file"),
-        (["study", "run", "--text", "empty.txt"], "empty.txt is empty"),
+        (["study", "run", "--text", "empty.txt"], "empty.txt holds nothing but white space"),
         (["study", "run", "--text", "gb.txt"], "gb.txt is not UTF-8"),
         (["study", "run", "--text", "short.txt"], "the text short.txt is too short"),
         (["study", "show", "absent"], "absent holds no study"),
@@ -205,11 +206,20 @@ def test_bad_arguments(place: Path, tmp_path: Path, args: list[str], message: st
         ("[train]\nstepz = 3", "unknown key 'train.stepz'. Did you mean 'train.steps'?"),
         ("[modell]\nwidth = 3", "unknown key 'modell'. Did you mean 'model'?"),
         ("[train]\nsteps = 'many'", "train.steps = 'many'"),
-        ("[train]\nsteps = 0", "train.steps must be at least 1"),
+        ("[train]\nsteps = 0", "train.steps must lie between 1"),
         ("[train]\npeak_lr = -1.0", "train.peak_lr must be a positive number"),
         ("[model]\nnum_heads = 7", "width 256 must split into 7 heads"),
         ("[model]\nvocab_size = 100", "model.vocab_size must lie between 256"),
         ("[model]\nattention = 'flash'", "model.attention = 'flash'"),
+        ("[model]\nwidth = 0", "model.width must lie between 1"),
+        ("[model]\nwidth = 1000000000", "model.width must lie between 1"),
+        ("[train]\nsteps = 99999999999999999999", "train.steps"),
+        ("[train]\nclip_norm = -1.0", "train.clip_norm must be a positive number"),
+        ("[train]\nsteps = '20'", "train.steps = '20': input should be a valid integer"),
+        ("[train]\nsteps = 20.0", "train.steps = 20.0"),
+        ("seeds = [true]", "seeds.0 = True"),
+        ("seeds = 1", "seeds = 1: must be a list, such as [1, 2]"),
+        ("recipes = 'fp32'", "recipes = 'fp32': must be a list"),
         ("recipes = ['fp8']", "unknown recipe 'fp8'"),
         ("preset = 'quik'", "unknown preset 'quik'. Did you mean 'quick'?"),
         ("recipes = ", "is not TOML"),
@@ -230,6 +240,13 @@ def test_bad_study_files(tmp_path: Path, content: str, message: str) -> None:
         read_study(path)
     assert str(error.value).startswith(str(path))
     assert message in str(error.value)
+
+
+def test_a_model_larger_than_the_machine_is_refused_before_it_starts(place: Path) -> None:
+    (place / "huge.toml").write_text("[model]\nwidth = 1048576\n")
+    done = floatscope("study", "run", "huge.toml", "--out", "huge", cwd=place)
+    assert_one_error(done, "GiB of memory, and this machine has")
+    assert not (place / "huge").exists()
 
 
 def test_precision_and_loss_scaling_name_recipes() -> None:
@@ -267,7 +284,7 @@ def test_another_text_is_named(place: Path) -> None:
 
 def test_a_folder_with_something_else_is_refused(place: Path, tmp_path: Path) -> None:
     (tmp_path / "photo.jpg").write_bytes(b"x")
-    assert_one_error(floatscope(*RUN, "--out", tmp_path, cwd=place), "holds no study")
+    assert_one_error(floatscope(*RUN, "--out", tmp_path, cwd=place), "holds no study.json")
     assert [p.name for p in tmp_path.iterdir()] == ["photo.jpg"]
     assert_one_error(floatscope(*RUN, "--out", tmp_path / "photo.jpg", cwd=place), "is a file")
     assert (tmp_path / "photo.jpg").read_bytes() == b"x"
@@ -280,6 +297,8 @@ def test_a_folder_with_something_else_is_refused(place: Path, tmp_path: Path) ->
         ("study.json", b'{"schema": 99, "plan": {}, "data_sha256": ""}', "has schema 99"),
         ("runs/*/manifest.json", b"[]", "manifest.json is damaged"),
         ("runs/*/metrics.parquet", b"PAR1", "metrics.parquet is missing or damaged"),
+        ("runs/*/events.parquet", b"", "events.parquet is missing or damaged"),
+        ("runs/*/metrics.parquet", b"PAR1 and more PAR1", "metrics.parquet is missing or damaged"),
         ("runs/*/evaluations.parquet", None, "evaluations.parquet is missing or damaged"),
     ],
 )
@@ -343,6 +362,8 @@ def test_floors_say_what_they_hide() -> None:
     assert floor.hides(float("nan")) is None
     unknown = Floor(name="x", losses=(1,), standard_deviation=float("nan"), spread=float("nan"))
     assert unknown.hides(0.1) is None
+    missed = Floor(name="x", losses=(1, 1), standard_deviation=0.0, spread=0.0)
+    assert missed.hides(1e-5) is None
 
 
 def test_a_full_disk_loses_nothing(place: Path, tmp_path: Path) -> None:
@@ -379,3 +400,19 @@ def test_help_names_the_verbs() -> None:
     assert shown.returncode == 0
     for word in ("study", "text", "floatscope study run"):
         assert word in shown.stdout
+
+
+def test_a_full_standard_output_is_one_error(place: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    for args in (["study", "show", "done", "--json"], ["study", "show", "done"], ["formats"]):
+        command = [sys.executable, "-m", "floatscope.cli.main", *args]
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                command, cwd=place, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            )
+        assert_one_error(done, "the output could not be written: No space left on device")
+
+
+def test_version(place: Path) -> None:
+    assert floatscope("--version", cwd=place).stdout.startswith("floatscope 0.")

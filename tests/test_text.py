@@ -64,8 +64,8 @@ def test_byte_order_mark_is_no_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is empty"),
-        (b" \n\n", "is empty"),
+        (b"", "nothing but white space"),
+        (b" \n\n", "nothing but white space"),
         ("三國".encode("gb18030"), "is not UTF-8: byte 0 cannot be decoded.*iconv"),
     ],
 )

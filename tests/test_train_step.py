@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from floatscope.errors import RecipeError
 from floatscope.lab.model import make_gpt
 from floatscope.lab.run.train import batch_loss, make_optimizer
 from floatscope.recipes import LossScaling, Recipe, recipe
@@ -177,3 +179,62 @@ def test_state_round_trip() -> None:
     one_step(step)
     other.load_state_dict(step.state_dict())
     assert other.loss_scale == 2.0**39
+
+
+def test_a_part_of_the_model_is_trained_alone() -> None:
+    """Parameters outside the optimizer are neither unscaled nor counted nor clipped."""
+    torch.manual_seed(0)
+    base = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    x, y = torch.randn(6, 8), torch.randn(6, 4)
+    results = {}
+    for name in ("fp32", "fp16-mixed"):
+        model = copy.deepcopy(base)
+        sgd = torch.optim.SGD(model[0].parameters(), lr=0.1)
+        step = TrainStep(model, sgd, name, clip_norm=1.0, backend="emulated")
+        norms = [step(lambda m: nn.functional.mse_loss(m(x), y)).grad_norm for _ in range(4)]
+        moved = (model[0].weight - base[0].weight).norm().item()
+        assert torch.equal(model[2].weight, base[2].weight)
+        results[name] = [*norms, moved]
+    assert results["fp16-mixed"] == pytest.approx(results["fp32"], rel=0.02)
+
+
+@pytest.mark.parametrize("clip", [-1.0, 0.0, math.nan, "1"])
+def test_impossible_clipping_is_refused(clip: float) -> None:
+    with pytest.raises(RecipeError, match="clip_norm must be a positive number"):
+        trainer(recipe("fp32"), clip=clip)
+
+
+def test_what_cannot_be_trained_is_refused_in_plain_words() -> None:
+    layer, other = nn.Linear(4, 4), nn.Linear(4, 4)
+    half, frozen = nn.Linear(4, 4).half(), nn.Linear(4, 4).requires_grad_(False)
+    meta = nn.Linear(4, 4, device="meta")
+
+    def sgd(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters())
+
+    for model, optimizer, message in (
+        (layer, sgd(other), "holds no parameter of this model"),
+        (frozen, sgd(frozen), "nothing to train"),
+        (half, sgd(half), r"weight is torch.float16.*model.float\(\)"),
+        (meta, sgd(meta), "weight is on the meta device"),
+        (layer, torch.optim.LBFGS(layer.parameters()), "LBFGS needs a closure"),
+    ):
+        with pytest.raises(RecipeError, match=message):
+            TrainStep(model, optimizer, "fp16-mixed")
+    with pytest.raises(RecipeError, match="unknown recipe 'fp16'"):
+        TrainStep(layer, sgd(layer), "fp16")
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (lambda m: 1.0, "must be a scalar tensor, not float"),
+        (lambda m: m(torch.ones(2, 4)), r"not a tensor of shape \(2, 4\)"),
+        (lambda m: m(torch.ones(2, 4)).sum().detach(), "does not depend on any parameter"),
+    ],
+)
+def test_impossible_losses_are_refused(loss: Callable[[nn.Module], Tensor], message: str) -> None:
+    layer = nn.Linear(4, 4)
+    step = TrainStep(layer, torch.optim.SGD(layer.parameters()), "fp32")
+    with pytest.raises(RecipeError, match=message):
+        step(loss)

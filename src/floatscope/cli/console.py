@@ -28,7 +28,8 @@ def interruptible(message: str) -> Iterator[None]:
 
 def print_json(record: Any) -> None:
     """Print a dataclass as JSON; non-finite numbers become the strings that the records use."""
-    print(json.dumps(_plain(asdict(record)), indent=2, allow_nan=False, ensure_ascii=False))
+    text = json.dumps(_plain(asdict(record)), indent=2, allow_nan=False, ensure_ascii=False)
+    print(text, flush=True)
 
 
 def _plain(value: Any) -> Any:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
+from typing import Annotated
 
 import typer
 
@@ -27,8 +30,20 @@ app.add_typer(study.app)
 app.add_typer(text.app)
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"floatscope {version('floatscope')}")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     pass
 
 
@@ -37,8 +52,16 @@ def main() -> None:
     try:
         app()
     except FloatscopeError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(1)
+        _fail(str(error))
+    except OSError as error:  # standard output is full or gone
+        _fail(f"the output could not be written: {error.strerror or error}.")
+
+
+def _fail(message: str) -> None:
+    print(f"error: {message}", file=sys.stderr)
+    with suppress(OSError):
+        sys.stdout.flush()
+    os._exit(1)  # past the interpreter's own attempt to flush what cannot be written
 
 
 if __name__ == "__main__":

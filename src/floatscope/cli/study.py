@@ -47,10 +47,13 @@ def run(
     It may be stopped at any time; the same command goes on from the last checkpoints.
     """
     from floatscope.cli.console import errors, interruptible
+    from floatscope.errors import StudyError
     from floatscope.lab.study.choose import choose
     from floatscope.lab.study.execute import execute
     from floatscope.lab.study.progress import Display
 
+    if out is not None and not out.name:
+        raise StudyError("--out is empty; name the study's folder.")
     plan = choose(study, text=text, recipes=_listed(recipes), seeds=_listed(seeds))
     folder = out if out is not None else Path("studies") / plan.name
     with (
@@ -82,8 +85,8 @@ def _show(folder: Path, as_json: bool) -> None:
     if as_json:
         print_json(summary)
     else:
-        output.print(study_table(summary))
+        output.print(study_table(summary), width=max(80, output.width))
 
 
 def _listed(value: str | None) -> list[str] | None:
-    return None if value is None else [part.strip() for part in value.split(",") if part.strip()]
+    return None if value is None else [part.strip() for part in value.split(",")]

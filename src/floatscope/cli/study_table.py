@@ -54,7 +54,7 @@ def _row(arm: Arm, *, is_baseline: bool) -> list[str]:
     return [
         arm.recipe + mark,
         _number(arm.validation_loss, ".4f"),
-        "" if is_baseline else _number(arm.difference, "+.4f"),
+        "" if is_baseline else _difference(arm.difference),
         "" if is_baseline else _beyond(arm),
         _number(arm.skipped_steps, ".0f" if arm.skipped_steps % 1 == 0 else ".1f"),
         _share(arm.zero_fraction),
@@ -64,13 +64,13 @@ def _row(arm: Arm, *, is_baseline: bool) -> list[str]:
 
 
 def _beyond(arm: Arm) -> str:
-    """Which floors the difference exceeds; "?" for one that was not measured."""
+    """Which floors the difference exceeds; "?" if another could not be measured."""
     named = {"seed": arm.hidden_by_seed_spread, "rerun": arm.hidden_by_rerun_floor}
     for verdict, hidden in (("both", False), ("neither", True), ("?", None)):
         if set(named.values()) == {hidden}:
             return verdict
-    parts = [name + ("?" if hidden is None else "") for name, hidden in named.items() if not hidden]
-    return ", ".join(parts)
+    beyond = [name for name, hidden in named.items() if hidden is False]
+    return ", ".join([*beyond, "?"] if None in named.values() else beyond)
 
 
 def _lines(summary: Summary) -> list[str]:
@@ -113,7 +113,11 @@ def _number(value: float, form: str) -> str:
     return "–" if math.isnan(value) else format(value, form)
 
 
+def _difference(value: float) -> str:
+    return _number(value, "+.4f" if abs(value) >= 5e-5 or value == 0 else "+.0e")
+
+
 def _share(value: float) -> str:
     if math.isnan(value):
         return "–"
-    return "0" if value == 0 else f"{value:.2%}" if value >= 1e-4 else f"{value:.0e}"
+    return "0" if value == 0 else f"{value:.2%}" if value >= 5e-5 else "< 0.01%"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+LARGEST = 1 << 24  # keeps slips of the keyboard from becoming allocations
+
 Attention = Literal["fused", "materialized"]
 
 
@@ -25,6 +27,11 @@ class GPTConfig:
     """"fused" is `F.scaled_dot_product_attention`; "materialized" keeps the T x T scores."""
 
     def __post_init__(self) -> None:
+        for name in ("vocab_size", "context", "num_layers", "width", "num_heads", "ff_width"):
+            if not 1 <= getattr(self, name) <= LARGEST:
+                raise ValueError(
+                    f"model.{name} must lie between 1 and {LARGEST}, not {getattr(self, name)}"
+                )
         if self.width % self.num_heads or (self.width // self.num_heads) % 2:
             raise ValueError(
                 f"width {self.width} must split into {self.num_heads} heads of even width "

@@ -59,6 +59,7 @@ def choose_backend(recipe: Recipe, device: torch.device, requested: str = "auto"
         return "native"
     if device.type != "cpu":
         raise RecipeError(
-            f"the emulated backend computes on the CPU, not on {device.type}; use --backend native."
+            f"the emulated backend computes on the CPU, not on {device.type}; choose the native "
+            "one."
         )
     return "emulated"

@@ -46,7 +46,7 @@ def recipe(name: str) -> Recipe:
         RecipeError: no such recipe; the message offers the nearest name.
     """
     if name not in CATALOGUE:
-        raise RecipeError(unknown("recipe", name, CATALOGUE))
+        raise RecipeError(unknown("recipe", str(name), CATALOGUE))
     return CATALOGUE[name]
 
 

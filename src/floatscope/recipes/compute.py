@@ -43,7 +43,7 @@ def compute(recipe: Recipe, model: nn.Module, backend: str = "auto") -> Iterator
         if isinstance(module, torch._dynamo.OptimizedModule):
             raise RecipeError(
                 f"{name or 'the model'} is compiled, and compiled code bypasses the emulated "
-                "backend. Pass the module you compiled, or use --backend native."
+                "backend. Pass the module you compiled, or choose the native backend."
             )
     emulation = Emulation(dtype)
     # A custom autograd function may make the last node, which no torch function then returns.

@@ -78,8 +78,8 @@ class Executor(TorchDispatchMode):
             shapes = ", ".join(f"{list(t.shape)} {t.dtype}" for t in _tensors((args, kwargs)))
             raise RecipeError(
                 f"the emulated backend cannot compute {func} on {shapes}, and running it natively "
-                "would not be what the recipe says. Use --backend native, or keep this module in "
-                "fp32."
+                "would not be what the recipe says. Choose the native backend, or keep this module "
+                "in fp32."
             )
         self.num_products += 1
         return HANDLERS[func](func, args, kwargs, self.dtype)

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from floatscope.recipes.backend import Backend, choose_backend
+from floatscope.recipes.catalogue import recipe as recipe_called
+from floatscope.recipes.checks import check_loss, check_trainable
 from floatscope.recipes.compute import compute, device_of
 from floatscope.recipes.loss_scaling import LossScaler
 from floatscope.recipes.recipe import Recipe
@@ -44,28 +46,34 @@ class TrainStep:
     """Trains `model` with `optimizer` as `recipe` says, one call a step.
 
     Args:
-        model: any module; its parameters stay fp32.
-        optimizer: any `torch.optim` optimizer over the model's parameters.
-        recipe: what to compute in which format.
+        model: any module with fp32 parameters; they stay fp32.
+        optimizer: any `torch.optim` optimizer that steps without a closure, over all or some of the
+            model's parameters. Only what it holds is unscaled, counted, clipped and updated.
+        recipe: what to compute in which format, or its name.
         clip_norm: largest 2-norm of the gradient, applied after unscaling; None does not clip.
         backend: "auto", "native" or "emulated" (see `choose_backend`).
+
+    Raises:
+        RecipeError: no parameter to train, one that is not fp32 or has no data, an optimizer of
+            another model or one that needs a closure, or a `clip_norm` that is no positive number.
     """
 
     def __init__(
         self,
         model: nn.Module,
         optimizer: Optimizer,
-        recipe: Recipe,
+        recipe: Recipe | str,
         *,
         clip_norm: float | None = None,
         backend: str = "auto",
     ) -> None:
         self.model = model
         self.optimizer = optimizer
-        self.recipe = recipe
+        self.recipe = recipe_called(recipe) if isinstance(recipe, str) else recipe
         self.clip_norm = clip_norm
-        self.backend: Backend = choose_backend(recipe, device_of(model), backend)
-        self._scaler = LossScaler(recipe.loss_scaling, device_of(model))
+        check_trainable(model, optimizer, clip_norm)
+        self.backend: Backend = choose_backend(self.recipe, device_of(model), backend)
+        self._scaler = LossScaler(self.recipe.loss_scaling, device_of(model))
 
     @property
     def loss_scale(self) -> float:
@@ -80,27 +88,30 @@ class TrainStep:
         """Run one step.
 
         Args:
-            loss_of: computes the loss, a finite or non-finite scalar, from the model.
+            loss_of: computes the loss, a scalar tensor, finite or not, from the model.
             observe: called once when the gradients are unscaled and not yet clipped; must not
                 change them.
 
         Raises:
             LossScaleCollapse: no loss scale makes the gradients finite.
+            RecipeError: the loss is no scalar tensor, or does not depend on a parameter.
         """
-        self.optimizer.zero_grad(set_to_none=True)
+        self.model.zero_grad(set_to_none=True)
         scale = self._scaler.scale
         with compute(self.recipe, self.model, self.backend):
             loss = loss_of(self.model)
+        check_loss(loss)
         self._scaler.scaled(loss).backward()
         loss = loss.item()
         self._scaler.unscale(self.optimizer)
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        trained = self._trained()
+        gradients = [p.grad for p in trained if p.grad is not None]
         num_nonfinite = sum(g.numel() - int(g.isfinite().sum()) for g in gradients)
         if observe is not None:
             observe(self.model)
         norm = nn.utils.get_total_norm(gradients)
         if self.clip_norm is not None:
-            nn.utils.clip_grads_with_norm_(self.model.parameters(), self.clip_norm, norm)
+            nn.utils.clip_grads_with_norm_(trained, self.clip_norm, norm)
         skipped = self._scaler.step(self.optimizer, finite=num_nonfinite == 0)
         return StepResult(
             loss=loss,
@@ -110,6 +121,12 @@ class TrainStep:
             num_nonfinite=num_nonfinite,
             finite_weights=_all_finite(self.model),
         )
+
+    def _trained(self) -> list[nn.Parameter]:
+        """What the optimizer holds, in the model's order: a norm's last bit depends on it."""
+        held = {id(p): p for group in self.optimizer.param_groups for p in group["params"]}
+        mine = [held.pop(id(p)) for p in self.model.parameters() if id(p) in held]
+        return [*mine, *held.values()]
 
     @torch.no_grad()
     def evaluate(self, loss_of: Callable[[nn.Module], Tensor]) -> float:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from floatscope.errors import StudyError
-from floatscope.lab.gpt_config import GPTConfig
+from floatscope.lab.gpt_config import LARGEST, GPTConfig
 from floatscope.recipes import Recipe, recipe
 
 
@@ -40,10 +40,20 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "eval_every", "eval_windows"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"train.{name} must be at least 1, not {getattr(self, name)}")
-        if not self.peak_lr > 0 or not math.isfinite(self.peak_lr):
-            raise ValueError(f"train.peak_lr must be a positive number, not {self.peak_lr}")
+            if not 1 <= getattr(self, name) <= LARGEST:
+                raise ValueError(
+                    f"train.{name} must lie between 1 and {LARGEST}, not {getattr(self, name)}"
+                )
+        for name in ("peak_lr", "clip_norm"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(
+                    f"train.{name} must be a positive number, not {getattr(self, name)}"
+                )
+        for name in ("beta1", "beta2", "weight_decay", "final_lr_fraction"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(
+                    f"train.{name} must lie between 0 and 1, not {getattr(self, name)}"
+                )
         if not 0 <= self.warmup_steps <= self.steps:
             raise ValueError(
                 f"train.warmup_steps = {self.warmup_steps} must lie between 0 and "

@@ -186,10 +186,15 @@ def load(folder: Path) -> FinishedRun:
     """Open the records in `folder`.
 
     Raises:
-        StudyError: the manifest is damaged or of a newer schema.
+        StudyError: the manifest is damaged or of a newer schema, or a table is missing or cut off.
     """
-    path = folder / MANIFEST
-    return FinishedRun(folder, read_json(path, Manifest, SCHEMA_VERSION, _way_out(folder)))
+    manifest = read_json(folder / MANIFEST, Manifest, SCHEMA_VERSION, _way_out(folder))
+    for table in COLUMNS:
+        path = folder / f"{table}.parquet"
+        content = path.read_bytes() if path.exists() else b""
+        if not (content.startswith(b"PAR1") and content.endswith(b"PAR1") and len(content) > 8):
+            raise StudyError(f"the record {path} is missing or damaged. {_way_out(folder)}")
+    return FinishedRun(folder, manifest)
 
 
 def _way_out(folder: Path) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
@@ -116,21 +117,26 @@ class Run:
             if records.is_finished(self.folder):
                 return
             step, self.journal = self._resume()
-            self._note_session(step)
-            if step == 0:
-                self._evaluate(0)
-            exit_reason = "finished"
-            while step < self.plan.train.steps:
-                exit_reason = self._one_step(step)
-                step += 1
-                if exit_reason != "finished":
-                    break  # and keep no checkpoint of it: a resumed run must end here again
-                if step % self.plan.train.eval_every == 0 or step == self.plan.train.steps:
-                    self._evaluate(step)
-                    self._checkpoint(step)
-            self.journal.sync()
-            self.journal.close()
+            with closing(self.journal):
+                self._note_session(step)
+                step, exit_reason = self._train_from(step)
+                self.journal.sync()
             self._finish(step, exit_reason)
+
+    def _train_from(self, step: int) -> tuple[int, str]:
+        """Train from `step` to the end; returns the number of steps done and the exit reason."""
+        config = self.plan.train
+        if step == 0:
+            self._evaluate(0)
+        while step < config.steps:
+            exit_reason = self._one_step(step)
+            step += 1
+            if exit_reason != "finished":
+                return step, exit_reason  # without a checkpoint: a resumed run must end here again
+            if step % config.eval_every == 0 or step == config.steps:
+                self._evaluate(step)
+                self._checkpoint(step)
+        return step, "finished"
 
     def _resume(self) -> tuple[int, journal.Journal]:
         path = self.folder / JOURNAL

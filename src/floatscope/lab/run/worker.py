@@ -11,6 +11,8 @@ import json
 import os
 import sys
 import threading
+import traceback
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -84,6 +86,13 @@ def main() -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    except Exception as error:
+        details = Path(request.folder) / "traceback.txt"
+        with suppress(OSError):
+            details.write_text(traceback.format_exc())
+        what = str(error).splitlines()[0] if str(error) else ""
+        print(f"unexpected {type(error).__name__}: {what} (details in {details})", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -67,11 +67,13 @@ def execute(
 
     Raises:
         RecipeError: an unknown backend.
-        StudyError: another plan's folder, or a run that failed; all other runs are kept.
+        StudyError: the plan needs more memory than there is, `out` holds another plan, or a run
+            failed; all other runs are kept.
         TextError: the text cannot be used.
         FloatscopeError: another process works in `out`.
     """
     check_backend(backend)
+    check_memory(plan)
     with display.task("reading the text"):
         tokens, cache = prepare_text(plan)
     find(out, plan, tokens.sha256)  # refuses before it touches anything
@@ -94,6 +96,23 @@ def execute(
                         worker.require_success()
                         display.finished(worker.run)
     return folder
+
+
+def check_memory(plan: StudyPlan) -> None:
+    """Refuse a plan whose runs cannot fit into this machine.
+
+    Raises:
+        StudyError: one run alone needs more than all of the machine's memory.
+    """
+    import psutil
+
+    needed, there = estimated_bytes(plan), psutil.virtual_memory().total
+    if needed > there:
+        raise StudyError(
+            f"one run of this study needs about {needed / 2**30:,.0f} GiB of memory, and this "
+            f"machine has {there / 2**30:.0f} GiB. Make model.width, model.context, "
+            "model.vocab_size or train.batch_size smaller."
+        )
 
 
 def default_jobs(plan: StudyPlan) -> int:

@@ -67,13 +67,14 @@ class StudyFolder:
         """Copy the finished runs of this plan that the study in `other` has; returns their number.
 
         Raises:
-            StudyError: `other` is no study's folder.
+            StudyError: `other` has no runs.
         """
-        source = open_study(other)
+        if not (other / "runs").is_dir():
+            raise StudyError(f"--reuse {other}: there are no runs in it.")
         copied = 0
         for run in self.plan.runs():
             name = self.run_folder(run).name
-            found = source.path / "runs" / name
+            found = other / "runs" / name
             if self.is_finished(run) or not records.is_finished(found):
                 continue
             if records.load(found).manifest.run_id != run.run_id(self.data_sha256):
@@ -107,8 +108,11 @@ def find(path: Path, plan: StudyPlan, data_sha256: str) -> StudyFolder | None:
             )
         return existing
     if path.exists() and any(not p.name.startswith(".") for p in path.iterdir()):
+        has_runs = (path / "runs").is_dir()
+        take_over = f" --reuse {path} takes over its finished runs." if has_runs else ""
         raise StudyError(
-            f"{path} is not empty and holds no study. Choose another folder with --out."
+            f"{path} is not empty and holds no {STUDY}. Choose another folder with --out."
+            f"{take_over}"
         )
     return None
 

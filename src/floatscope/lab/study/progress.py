@@ -11,6 +11,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from floatscope.lab.run.plan import RunPlan
 
+SECONDS_OF_SILENCE = 30.0
+
 
 class Display:
     """Shows the progress of one study on `console`, or nothing if it is None."""
@@ -30,7 +32,7 @@ class Display:
         self._study: TaskID | None = None
         self._tasks: dict[str, TaskID] = {}
         self._done = self._total = 0
-        self._started = time.monotonic()
+        self._started = self._spoke = time.monotonic()
 
     def __enter__(self) -> Display:
         self._bars.start()
@@ -55,7 +57,7 @@ class Display:
         """The study has `total` runs, `finished` of them already, and starts `jobs` at a time."""
         self._done, self._total = finished, total
         already = f", {finished} of them finished already" if finished else ""
-        self.note(f"{total} runs{already}; {jobs} at a time")
+        self.note(f"{total} run{'s' if total > 1 else ''}{already}; {jobs} at a time")
         self._study = self._bars.add_task(
             "study", total=total, completed=finished, count=self._runs()
         )
@@ -74,6 +76,11 @@ class Display:
             )
             self._bars.update(self._study, completed=self._done + parts, count=self._runs())
 
+        if not self._live and time.monotonic() - self._spoke > SECONDS_OF_SILENCE:
+            self._spoke = time.monotonic()
+            under_way = [f"{t.description} {t.fields['count']}" for t in self._bars.tasks]
+            self.note("; ".join(under_way))
+
     def _runs(self) -> str:
         return f"{self._done} of {self._total} runs"
 
@@ -84,4 +91,5 @@ class Display:
             self._bars.remove_task(self._tasks.pop(run.label))
         minutes = (time.monotonic() - self._started) / 60
         if not self._live:
+            self._spoke = time.monotonic()
             self.note(f"[{self._done}/{self._total}] {run.label} ended after {minutes:.1f} min")

@@ -66,8 +66,12 @@ class Floor:
     """Largest minus smallest."""
 
     def hides(self, difference: float) -> bool | None:
-        """Whether `difference` is within three standard deviations; None if nobody can say."""
-        if math.isnan(self.standard_deviation) or math.isnan(difference):
+        """Whether `difference` is within three standard deviations; None if nobody can say.
+
+        Nobody can say with fewer than two runs, or when all of them ended equal: a floor of zero
+        was not measured but missed.
+        """
+        if not self.standard_deviation > 0 or math.isnan(difference):
             return None
         return abs(difference) <= SIGMAS * self.standard_deviation
 
@@ -222,10 +226,17 @@ def _remarks(runs: tuple[RunSummary, ...]) -> list[str]:
         if len(counts) > 1:
             each = "; ".join(f"{value} ({count})" for value, count in counts.most_common())
             remarks.append(f"the runs differ in {key}: {each}")
-    for recipe in dict.fromkeys(r.recipe for r in runs):
+    recipes = list(dict.fromkeys(r.recipe for r in runs))
+    for recipe in recipes:
         backends = {e.backend for r in runs if r.recipe == recipe for e in r.environments}
         if len(backends) > 1:
             remarks.append(f"{recipe} ran on both backends, native and emulated")
+    seeds = {recipe: {r.seed for r in runs if r.recipe == recipe} for recipe in recipes}
+    if len({frozenset(s) for s in seeds.values()}) > 1:
+        remarks.append(
+            "not all arms have the same seeds yet: losses are means of what each arm has, "
+            "differences of the seeds it shares with the baseline"
+        )
     resumed = [r.label for r in runs if len(r.environments) > 1]
     if resumed:
         remarks.append(f"resumed after an interruption: {', '.join(resumed)}")

@@ -8,6 +8,7 @@ may name them.
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, fields
@@ -35,7 +36,7 @@ def read_study(path: Path) -> StudyPlan:
         RecipeError: it names an unknown recipe.
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise StudyError(f"there is no study file {path}.") from None
     except OSError as error:
@@ -70,7 +71,8 @@ def validated(values: Mapping[str, Any]) -> StudyPlan:
         StudyError: a value of the wrong type, or one that the plan refuses.
     """
     try:
-        return _ADAPTER.validate_python(dict(values))
+        # As JSON and strictly: lists become tuples, and nothing else becomes something else.
+        return _ADAPTER.validate_json(json.dumps(values, default=str), strict=True)
     except ValidationError as error:
         problems = "; ".join(_problem(dict(e)) for e in error.errors())
         raise StudyError(f"{problems}.") from None
@@ -116,6 +118,8 @@ def _name_recipes(content: dict[str, Any]) -> None:
 def _problem(error: dict[str, Any]) -> str:
     where = ".".join(str(part) for part in error["loc"])
     message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "tuple_type":
+        message = "must be a list, such as [1, 2]"
     if error["type"] == "value_error" or not where:
         return message
     return f"{where} = {error['input']!r}: {message[0].lower()}{message[1:]}"

@@ -65,11 +65,12 @@ def read_text(path: Path) -> Text:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise TextError(
-            f"--text {path} is not UTF-8: byte {error.start} cannot be decoded. Convert it first, "
-            f"for example with: iconv -f GB18030 -t UTF-8 {path.name}"
+            f"--text {path} is not UTF-8: byte {error.start} cannot be decoded. If it is text, "
+            f"convert it first: iconv -f ENCODING -t UTF-8 {path.name} (Chinese is often GB18030 "
+            "or BIG5)."
         ) from None
     if not text.strip():
-        raise TextError(f"--text {path} is empty.")
+        raise TextError(f"--text {path} holds nothing but white space.")
     cut = int(len(text) * TRAIN_SHARE)
     return Text(name=path.name, train=text[:cut], validation=text[cut:])
 

@@ -1,0 +1,58 @@
+"""What a training step refuses, said in the user's words before Torch says it in its own."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.optim import LBFGS, Optimizer
+
+from floatscope.errors import RecipeError
+
+
+def check_trainable(model: nn.Module, optimizer: Optimizer, clip_norm: float | None) -> None:
+    """Refuse what cannot be trained.
+
+    Raises:
+        RecipeError: see `TrainStep`.
+    """
+    names = {id(p): name for name, p in model.named_parameters()}
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    trained = [p for p in held if id(p) in names and p.requires_grad]
+    if not trained:
+        raise RecipeError(
+            "there is nothing to train: the optimizer holds no parameter of this model that "
+            "requires a gradient. Pass the optimizer that was made with model.parameters()."
+        )
+    for parameter in trained:
+        name = names[id(parameter)]
+        if parameter.device.type == "meta":
+            raise RecipeError(f"the parameter {name} is on the meta device and has no data.")
+        if parameter.dtype is not torch.float32:
+            raise RecipeError(
+                f"the parameter {name} is {parameter.dtype}; mixed recipes keep parameters in fp32 "
+                "and cast what they multiply. Convert the model with model.float()."
+            )
+    if isinstance(optimizer, LBFGS):
+        raise RecipeError("LBFGS needs a closure and several losses a step; take another one.")
+    if clip_norm is not None and not (
+        isinstance(clip_norm, (int, float)) and clip_norm > 0 and not math.isnan(clip_norm)
+    ):
+        raise RecipeError(f"clip_norm must be a positive number or None, not {clip_norm!r}.")
+
+
+def check_loss(loss: object) -> None:
+    """Refuse a loss that cannot be differentiated.
+
+    Raises:
+        RecipeError: no tensor, not a scalar, or independent of every parameter.
+    """
+    if not isinstance(loss, Tensor):
+        raise RecipeError(f"the loss must be a scalar tensor, not {type(loss).__name__}.")
+    if loss.numel() != 1:
+        raise RecipeError(
+            f"the loss must be a scalar, not a tensor of shape {tuple(loss.shape)}; take its mean."
+        )
+    if not loss.requires_grad:
+        raise RecipeError("the loss does not depend on any parameter that requires a gradient.")
