@@ -6,9 +6,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+# No deadline: a busy machine is no bug.
+hypothesis.settings.register_profile("floatscope", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("floatscope")
 
 
 @pytest.fixture(scope="session", autouse=True)

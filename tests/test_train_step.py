@@ -94,7 +94,7 @@ def test_gradients_are_observed_unscaled_and_unclipped() -> None:
     assert result.grad_norm > 1e-3
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(min_value=0, max_value=10), st.integers(min_value=0, max_value=2**31))
 def test_power_of_two_scales_give_the_same_bits(exponent: int, seed: int) -> None:
     """With nothing subnormal or overflowed, unscaled gradients do not depend on the scale."""
