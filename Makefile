@@ -43,7 +43,7 @@ $(BIN)/python:
 
 $(VENV)/lab.stamp: $(BIN)/python pyproject.toml constraints.txt
 	@echo "installing into $(VENV); the first time takes some minutes"
-	@$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) -c constraints.txt torch
+	@$(PIP) $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt torch
 	@$(PIP) -c constraints.txt --editable .
 	@touch $@
 

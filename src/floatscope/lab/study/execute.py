@@ -6,6 +6,7 @@ any moment; the same command goes on from each run's last checkpoint.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -152,6 +153,8 @@ class _Worker:
         """Steps in the run's journal so far."""
         try:
             with open(self.folder / JOURNAL, "rb") as file:
+                if file.seek(0, os.SEEK_END) < self.counted_bytes:  # cut back to a checkpoint
+                    self.counted_bytes = self.counted_steps = 0
                 file.seek(self.counted_bytes)
                 new = file.read()
         except FileNotFoundError:
