@@ -14,9 +14,15 @@ from hypothesis import strategies as st
 from floatscope.formats.show import exact_decimal, shown
 
 
-def formats(*args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "floatscope.cli.main", "formats", *args]
+def formats(*args: str, verb: str = "formats") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "floatscope.cli.main", verb, *args]
     return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def bits(*args: str) -> list[dict[str, str]]:
+    done = formats("--json", *args, verb="bits")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def test_the_whole_catalogue() -> None:
@@ -101,3 +107,52 @@ def test_beyond_the_range_of_a_float() -> None:
     assert shown(Fraction(2) ** 3000) == "2^3000"
     assert shown(None) == "–"
     assert [shown(x) for x in (float("inf"), float("nan"), -0.0)] == ["inf", "NaN", "-0"]
+
+
+def test_bits_of_a_decimal_in_several_formats() -> None:
+    fp16, e4m3fn = bits("0.1", "-f", "fp16", "-f", "e4m3fn")
+    assert fp16["code"] == "0x2e66"
+    assert fp16["bits"] == "0010111001100110"
+    assert fp16["exactly"] == "0.0999755859375"
+    assert fp16["ulp"] == "2^-14"
+    assert fp16["relative error"] == "0.000244"
+    assert (e4m3fn["below"], e4m3fn["stored"], e4m3fn["above"]) == (
+        "0.09375",
+        "0.1015625",
+        "0.109375",
+    )
+
+
+def test_bits_of_codes_and_special_values() -> None:
+    assert bits("0x3c01", "-f", "fp16")[0]["exactly"] == "1.0009765625"
+    assert bits("0x1p-24", "-f", "fp16")[0]["code"] == "0x0001"
+    assert bits("1e6", "-f", "fp16")[0]["stored"] == "inf"
+    assert bits("1e6", "-f", "e4m3fn")[0]["stored"] == "448"
+    nan = bits("nan", "-f", "fp16")[0]
+    assert (nan["code"], nan["stored"]) == ("0x7e00", "NaN")
+    assert not {"error", "ulp", "below"} & set(nan)
+    assert bits("nan", "-f", "e2m1fn")[0]["refused"] == "e2m1fn has no NaN."
+    assert bits("-f", "fp16", "--", "-0")[0]["code"] == "0x8000"
+    assert bits("0.3", "-f", "fp16", "--rounding", "up")[0]["error"] == "≈4.88281e-5"
+
+
+def test_bits_for_people() -> None:
+    shown_text = formats("0.1", "-f", "bf16", verb="bits").stdout
+    assert "0 01111011 1001101" in shown_text
+    assert "between  ≈0.099609 and ≈0.10059" in shown_text
+    assert max(map(len, formats("0.1", verb="bits").stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["0.1", "-f", "mxfp4"], "mxfp4 is no float format"),
+        (["abc"], "'abc' is no number"),
+        (["0x10000", "-f", "fp16"], "does not fit fp16"),
+        (["0.1", "-f", "fp16", "--rounding", "nearest"], "Did you mean 'nearest-even'"),
+    ],
+)
+def test_bits_errors(args: list[str], message: str) -> None:
+    done = formats(*args, verb="bits")
+    assert "Traceback" not in done.stderr
+    assert message in done.stderr + done.stdout

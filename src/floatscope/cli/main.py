@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from floatscope.cli import formats, study, text
+from floatscope.cli import bits, formats, study, text
 from floatscope.errors import FloatscopeError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(formats.formats)
+app.command()(bits.bits)
 app.add_typer(study.app)
 app.add_typer(text.app)
 

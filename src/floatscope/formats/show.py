@@ -36,9 +36,8 @@ def shown(value: Fraction | float | None) -> str:
 def exact_decimal(value: Fraction) -> str:
     """All decimal digits of a value whose denominator is a power of two."""
     shift = value.denominator.bit_length() - 1
-    digits = str(abs(value.numerator) * 5**shift).rjust(shift + 1, "0")
-    whole, fraction = (digits[:-shift], digits[-shift:].rstrip("0")) if shift else (digits, "")
-    return ("-" if value < 0 else "") + whole + (f".{fraction}" if fraction else "")
+    digits = abs(value.numerator) * 5**shift
+    return ("-" if value < 0 else "") + decimal_of_tens(digits, shift)
 
 
 def _decimal(value: Fraction) -> str | None:
@@ -64,8 +63,17 @@ def _scientific(value: Fraction) -> str:
     scaled = round(abs(value) * Fraction(10) ** (5 - exponent))
     if scaled >= 10**6:
         scaled, exponent = scaled // 10, exponent + 1
-    mantissa = f"{scaled // 10**5}.{scaled % 10**5:05}".rstrip("0").rstrip(".")
-    return f"{'-' if value < 0 else ''}{mantissa}e{exponent}"
+    sign = "-" if value < 0 else ""
+    if -4 <= exponent < 6:  # near one: no exponent
+        return sign + decimal_of_tens(scaled, 5 - exponent)
+    return f"{sign}{decimal_of_tens(scaled, 5)}e{exponent}"
+
+
+def decimal_of_tens(digits: int, shift: int) -> str:
+    """Digits / 10^shift, without trailing zeros."""
+    text = str(digits).rjust(shift + 1, "0")
+    whole, fraction = (text[:-shift], text[-shift:].rstrip("0")) if shift else (text, "")
+    return whole + (f".{fraction}" if fraction else "")
 
 
 def _log10(magnitude: Fraction) -> float:
