@@ -34,7 +34,7 @@ def study_table(summary: Summary) -> Group:
         title=_title(summary),
         title_justify="left",
         box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
+        padding=0,
         pad_edge=False,
     )
     table.add_column("recipe", no_wrap=True, vertical="bottom")
