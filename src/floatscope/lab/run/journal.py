@@ -25,7 +25,7 @@ _NAMES = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 def to_line(record: Record) -> str:
     """One line of JSON, without the line end."""
-    return json.dumps({k: _encoded(v) for k, v in record.items()}, allow_nan=False)
+    return json.dumps({k: json_value(v) for k, v in record.items()}, allow_nan=False)
 
 
 def from_line(line: str) -> Record:
@@ -40,7 +40,8 @@ def from_line(line: str) -> Record:
     return {k: _decoded(v) for k, v in record.items()}
 
 
-def _encoded(value: Any) -> Any:
+def json_value(value: Any) -> Any:
+    """`value`, or its name as a string if it is a number that JSON cannot hold."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
