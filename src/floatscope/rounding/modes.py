@@ -13,4 +13,3 @@ and stochastic (each neighbor with the probability of its nearness)."""
 
 Overflow = Literal["saturate", "to_inf", "to_nan", "raise"]
 """What becomes of a result beyond the largest value; infinite inputs follow it too."""
-

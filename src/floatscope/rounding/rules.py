@@ -7,7 +7,7 @@ sign) is decided by whoever casts, and libraries decide differently. `Rules` sta
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -55,7 +55,8 @@ def standard(form: ScalarFormat) -> Rules:
     if isinstance(form, IntFormat) or not (form.has_infinity or form.has_nan):
         return Rules("standard", overflow="saturate", infinity="saturate", nan="raise")
     beyond: Overflow = "to_inf" if form.has_infinity else "to_nan"
-    return Rules("standard", overflow=beyond, infinity=beyond, nan="keep")
+    nan: NanPolicy = "keep" if form.has_nan else "raise"
+    return Rules("standard", overflow=beyond, infinity=beyond, nan=nan)
 
 
 def _saturating(form: ScalarFormat, nan: NanPolicy) -> Rules:
@@ -94,7 +95,7 @@ _ML_DTYPES_FORMATS = (
     "fp64 fp32 fp16 bf16 e4m3fn e4m3fnuz e4m3ieee e5m2 e5m2fnuz e3m4 e4m3b11fnuz e8m0fnu"
 ).split()
 
-_PRESETS: dict[str, tuple[Callable[[ScalarFormat], Rules], list[str] | None]] = {
+_PRESETS: dict[str, tuple[Callable[[ScalarFormat], Rules], Sequence[str] | None]] = {
     "standard": (standard, None),
     "torch-2.11": (_torch_2_11, _TORCH_FORMATS),
     "torch-2.13": (_torch_2_13, _TORCH_FORMATS),

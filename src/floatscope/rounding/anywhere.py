@@ -1,0 +1,30 @@
+"""Casts on every device: the Torch path, piece by piece so that temporaries stay small."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from floatscope.rounding.cast import Cast
+from floatscope.rounding.grid import grid_values
+from floatscope.rounding.kernels.torch_elements import round_bits
+from floatscope.rounding.receipt import NUM_COUNTS
+
+PIECE = 1 << 20
+"""Elements at a time: integers of 64 bits for each are the largest temporaries."""
+
+
+def round_anywhere(x: Tensor, out: Tensor, cast: Cast, offset: int = 0) -> Tensor:
+    """Round `x` into contiguous `out`; the counts of `receipt.COUNTS`, on the device."""
+    carrier = cast.carrier(x.dtype)
+    grid = grid_values(cast.form, cast.rules, 32 if carrier == torch.float32 else 64)
+    x, out = x.reshape(-1), out.view(-1)
+    total = torch.zeros(NUM_COUNTS, dtype=torch.int64, device=x.device)
+    if x.is_meta:
+        return total
+    for start in range(0, x.numel(), PIECE):
+        piece = x[start : start + PIECE].to(carrier)
+        rounded, counts = round_bits(piece, grid, offset + start, cast.key, cast.spare)
+        out[start : start + PIECE].copy_(rounded)
+        total += counts
+    return total

@@ -1,0 +1,424 @@
+"""Rounding on the CPU: one fused pass over the bits, as fast as memory allows.
+
+Values pass through in chunks that fit the first-level cache. A chunk is rounded by a loop without
+branches, which the compiler turns into vector instructions; what lies beyond the largest value is
+passed on as it is for a second, scalar look, and is rare. Large outputs are stored past the caches:
+a plain store would first read the line that it overwrites. Input and output may be the same.
+
+The kernels are serial and release the interpreter lock; `threads.py` runs them side by side.
+They are written for uint32 and uint64 alike: T is the type of the bits. In Numba, uint32 + uint32
+is uint64, so every operation is wrapped. Helpers stand in this file because Numba's cache of
+compiled code looks for changes here alone.
+"""
+
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false
+# What Numba compiles is not what it looks like to a type checker: intrinsics lose an argument.
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import njit
+from numba.extending import intrinsic
+
+from floatscope.rounding.grid import FAST_NEAREST, INDEX, STOCHASTIC
+from floatscope.rounding.random_bits import GOLDEN, MULTIPLIERS
+from floatscope.rounding.receipt import NUM_COUNTS
+
+CHUNK = 4096
+
+MODE, DROP, NORMAL, FIRST_FIELD = (INDEX[n] for n in ("mode", "drop", "normal", "first_field"))
+STEP, ONE_BY_STEP, ANCHOR = INDEX["step"], INDEX["one_by_step"], INDEX["anchor"]
+LARGEST, LOWEST = INDEX["largest"], INDEX["lowest"]
+NEGATIVE_ZERO, FLUSH, INWARD = (INDEX[n] for n in ("negative_zero", "flush", "inward"))
+OVERFLOW, INFINITY, NAN = INDEX["overflow"], INDEX["infinity"], INDEX["nan"]
+NEGATIVE, ZERO = INDEX["negative"], INDEX["zero"]
+CODE_SHIFT, INFINITY_CODE, NAN_CODE = (
+    INDEX[n] for n in ("code_shift", "infinity_code", "nan_code")
+)
+WIDTH, INTEGER = INDEX["width"], INDEX["integer"]
+
+# Counted per call, in the order of receipt.COUNTS.
+BEYOND, INFINITE, NANS, SATURATED, BECAME_NAN, RAISED, FLUSHED, LOST_SIGN = range(NUM_COUNTS)
+
+GOLDEN64 = np.uint64(GOLDEN)
+MIX1, MIX2 = np.uint64(0xBF58_476D_1CE4_E5B9), np.uint64(0x94D0_49BB_1331_11EB)
+HASH1, HASH2 = np.uint32(MULTIPLIERS[0]), np.uint32(MULTIPLIERS[1])
+u32, u64 = np.uint32, np.uint64
+
+
+@intrinsic
+def as_float(typing_context: Any, bits: Any) -> Any:
+    """The float of the same width with these bits."""
+    result = numba.float32 if bits == numba.uint32 else numba.float64
+    llvm = ir.FloatType() if bits == numba.uint32 else ir.DoubleType()
+    return result(bits), lambda context, builder, sig, args: builder.bitcast(args[0], llvm)
+
+
+@intrinsic
+def as_bits(typing_context: Any, value: Any) -> Any:
+    """The bits of a float."""
+    result = numba.uint32 if value == numba.float32 else numba.uint64
+    llvm = ir.IntType(32 if value == numba.float32 else 64)
+    return result(value), lambda context, builder, sig, args: builder.bitcast(args[0], llvm)
+
+
+@intrinsic
+def as_real(typing_context: Any, number: Any) -> Any:
+    """A whole number as a float of the same width."""
+    result = numba.float32 if number == numba.uint32 else numba.float64
+    llvm = ir.FloatType() if number == numba.uint32 else ir.DoubleType()
+    return result(number), lambda context, builder, sig, args: builder.uitofp(args[0], llvm)
+
+
+@intrinsic
+def store_past_caches(typing_context: Any, out: Any, index: Any, value: Any) -> Any:
+    """out[index] = value without reading the line first.
+
+    The alignment that is claimed here holds for whole vectors, not for each element: the loop is
+    vectorized only so. Call it only where out[0] is aligned to 64 bytes.
+    """
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        data = context.make_array(sig.args[0])(context, builder, args[0]).data
+        store = builder.store(args[2], builder.gep(data, [args[1]], inbounds=True), align=64)
+        hint = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+        store.set_metadata("nontemporal", hint)
+        return context.get_dummy_value()
+
+    return numba.void(out, index, value), generate
+
+
+@njit(nogil=True, cache=True)
+def nearest(x, out, g, stream):
+    """Nearest, ties to even; returns how many are beyond, became zero, lost their sign."""
+    T = x.dtype.type
+    one, none = T(1), T(0)
+    sign = T(one << T(8 * x.itemsize - 1))
+    drop, normal, largest = T(g[DROP]), T(g[NORMAL]), T(g[LARGEST])
+    lowest = T(g[LOWEST])
+    half_less = T(T(one << T(drop - one)) - one)
+    kept = T(~T(T(one << drop) - one))
+    zero_sign, lost_from = (sign, T(~none)) if g[NEGATIVE_ZERO] else (none, sign)
+    anchor = as_float(T(g[ANCHOR]))
+    beyond, flushed, lost = none, none, none
+    for i in range(x.size):
+        u = x[i]
+        a = T(u & T(~sign))
+        odd = T(T(a >> drop) & one)
+        r = T(T(T(a + half_less) + odd) & kept)
+        on_grid = as_bits(as_float(a) + anchor - anchor)
+        r = on_grid if a < normal else r
+        is_beyond = r > (lowest if u >= sign else largest)
+        beyond = T(beyond + T(is_beyond))
+        is_zero = r == none
+        flushed = T(flushed + T(is_zero & (a != none)))
+        lost = T(lost + T(is_zero & (u >= lost_from)))
+        r = T((a if is_beyond else r) | T(u & (zero_sign if is_zero else sign)))
+        if stream:
+            store_past_caches(out, i, r)
+        else:
+            out[i] = r
+    return beyond, flushed, lost
+
+
+@njit(nogil=True, cache=True)
+def words(key, high):
+    """The two words of a key for elements whose index has this upper half: random_bits.words."""
+    z = u64(key + u64(high * GOLDEN64))
+    z = u64(u64(z ^ u64(z >> u64(30))) * MIX1)
+    z = u64(u64(z ^ u64(z >> u64(27))) * MIX2)
+    z = u64(z ^ u64(z >> u64(31)))
+    return u32(z), u32(z >> u64(32))
+
+
+@njit(nogil=True, cache=True)
+def random_word(index, first, second):
+    """The random bits of an element: random_bits.random_bits."""
+    h = u32(index ^ first)
+    h = u32(u32(h ^ u32(h >> u32(16))) * HASH1)
+    h = u32(h + second)
+    h = u32(u32(h ^ u32(h >> u32(15))) * HASH2)
+    return u32(h ^ u32(h >> u32(15)))
+
+
+@njit(nogil=True, cache=True)
+def stochastic(x, out, g, index, key, spare, stream):
+    """Stochastic rounding with 32 - spare random bits; returns what `nearest` does.
+
+    How far a value is from its smaller neighbor is cut to 32 bits of the neighbors' distance. Above
+    the smallest normal these are its lowest bits; below, the value is divided by the step, which is
+    exact, or underflows far below the 32 bits.
+    """
+    T = x.dtype.type
+    one, none = T(1), T(0)
+    bits = T(8 * x.itemsize)
+    sign = T(one << T(bits - one))
+    drop, normal, largest = T(g[DROP]), T(g[NORMAL]), T(g[LARGEST])
+    lowest = T(g[LOWEST])
+    unit = T(one << drop)
+    to_left = T(32) - drop if drop < T(32) else none
+    to_right = drop - T(32) if drop > T(32) else none
+    zero_sign, lost_from = (sign, T(~none)) if g[NEGATIVE_ZERO] else (none, sign)
+    step = as_float(T(g[STEP]))
+    steps_in_one = as_float(T(g[ONE_BY_STEP]))
+    most, parts = as_real(T(1 << 31)), as_real(T(1 << 31)) * as_real(T(2))
+    first, second = words(key, u64(index >> u64(32)))
+    start = u32(index)
+    beyond, flushed, lost = none, none, none
+    for i in range(x.size):
+        u = x[i]
+        a = T(u & T(~sign))
+        random = random_word(u32(start + u32(i)), first, second)
+        rest = T(a & T(unit - one))
+        cut = u32(T(T(rest << to_left) >> to_right))
+        steps = as_float(a) * steps_in_one
+        steps = steps if steps < most else most
+        whole = u32(steps)
+        on_grid = a < normal
+        cut = u32((steps - as_real(T(whole))) * parts) if on_grid else cut
+        if spare:
+            cut = u32(u32(cut >> spare) + u32(u32(cut >> u32(spare - u32(1))) & u32(1)))
+            random = u32(random >> spare)
+        up = random < cut
+        r = T(T(a - rest) + (unit if up else none))
+        r = as_bits(as_real(T(T(whole) + T(up))) * step) if on_grid else r
+        is_beyond = r > (lowest if u >= sign else largest)
+        beyond = T(beyond + T(is_beyond))
+        is_zero = r == none
+        flushed = T(flushed + T(is_zero & (a != none)))
+        lost = T(lost + T(is_zero & (u >= lost_from)))
+        r = T((a if is_beyond else r) | T(u & (zero_sign if is_zero else sign)))
+        if stream:
+            store_past_caches(out, i, r)
+        else:
+            out[i] = r
+    return beyond, flushed, lost
+
+
+@njit(nogil=True, cache=True)
+def takes_larger(mode, rest, half, odd, negative):
+    """Whether the neighbor of larger magnitude is taken, in the modes without chance."""
+    inexact = rest != type(rest)(0)
+    if mode == 0:
+        return (rest > half) | ((rest == half) & odd & inexact)
+    if mode == 1:
+        return (rest >= half) & inexact
+    if mode == 3:
+        return inexact & (not negative)
+    if mode == 4:
+        return inexact & negative
+    if mode == 5:
+        return inexact & (not odd)
+    return False
+
+
+@njit(nogil=True, cache=True)
+def without_chance(x, out, g, stream):
+    """Every mode but stochastic, from the explicit significand; returns what `nearest` does."""
+    T = x.dtype.type
+    one, none = T(1), T(0)
+    bits = T(8 * x.itemsize)
+    fraction = T(23) if bits == T(32) else T(52)
+    sign, hidden = T(one << T(bits - one)), T(one << fraction)
+    drop, normal, mode = T(g[DROP]), T(g[NORMAL]), int(g[MODE])
+    largest, lowest = T(g[LARGEST]), T(g[LOWEST])
+    zero_sign, lost_from = (sign, T(~none)) if g[NEGATIVE_ZERO] else (none, sign)
+    step = as_float(T(g[STEP]))
+    first_field, longest = T(g[FIRST_FIELD]), T(bits - one)
+    beyond, flushed, lost = none, none, none
+    for i in range(x.size):
+        u = x[i]
+        a = T(u & T(~sign))
+        field = T(a >> fraction)
+        significand = T(T(a & T(hidden - one)) | (hidden if field > none else none))
+        field = field if field > none else one
+        short = T(first_field - field) if field < first_field else none
+        on_grid = a < normal
+        shift = T(drop + short) if on_grid else drop
+        shift = shift if shift < longest else longest  # all of them lost then, and below one half
+        unit = T(one << shift)
+        rest = T(significand & T(unit - one))
+        whole = T(significand >> shift)
+        up = takes_larger(mode, rest, T(unit >> one), (whole & one) == one, u >= sign)
+        r = T(T(a - rest) + (unit if up else none))
+        r = as_bits(as_real(T(whole + T(up))) * step) if on_grid else r
+        is_beyond = r > (lowest if u >= sign else largest)
+        beyond = T(beyond + T(is_beyond))
+        is_zero = r == none
+        flushed = T(flushed + T(is_zero & (a != none)))
+        lost = T(lost + T(is_zero & (u >= lost_from)))
+        r = T((a if is_beyond else r) | T(u & (zero_sign if is_zero else sign)))
+        if stream:
+            store_past_caches(out, i, r)
+        else:
+            out[i] = r
+    return beyond, flushed, lost
+
+
+@njit(nogil=True, cache=True)
+def repair(out, g, counts):
+    """Look again, one by one, at what lies beyond the largest value: overflow, infinity, NaN."""
+    T = out.dtype.type
+    one = T(1)
+    bits = T(8 * out.itemsize)
+    sign = T(one << T(bits - one))
+    infinity = T(0x7F800000) if bits == T(32) else T(0x7FF0000000000000)
+    largest, lowest = T(g[LARGEST]), T(g[LOWEST])
+    quiet = T(infinity | T(one << (T(22) if bits == T(32) else T(51))))
+    for i in range(out.size):
+        a = T(out[i] & T(~sign))
+        s = T(out[i] & sign)
+        if a <= (lowest if s else largest):
+            continue
+        if a > infinity:
+            counts[NANS] += 1
+            if g[NAN] == 0:
+                out[i] = T(quiet | s)
+            elif g[NAN] == 1:
+                out[i] = largest
+            else:
+                out[i] = T(~s & sign) if g[NAN] == 3 else T(0)
+            continue
+        counts[INFINITE] += a == infinity
+        if s and g[NEGATIVE] > 2:  # `unsigned` decides
+            continue
+        policy = g[INFINITY]
+        if a < infinity:
+            policy = g[OVERFLOW]
+            counts[BEYOND] += 1
+            if (int(g[INWARD]) >> (1 if s else 0)) & 1:
+                policy = u64(0)
+        if policy == 0:
+            counts[SATURATED] += 1
+            out[i] = T((lowest if s else largest) | s)
+        elif policy == 1:
+            out[i] = T(infinity | s)
+        else:
+            out[i] = quiet
+            counts[BECAME_NAN if policy == 2 else RAISED] += 1
+
+
+@njit(nogil=True, cache=True)
+def unsigned(x, out, g, counts):
+    """Formats without zero and sign: zeros, negatives and what rounded to zero. x is not out."""
+    T = x.dtype.type
+    one, none = T(1), T(0)
+    bits = T(8 * x.itemsize)
+    sign = T(one << T(bits - one))
+    infinity = T(0x7F800000) if bits == T(32) else T(0x7FF0000000000000)
+    quiet = T(0x7FC00000) if bits == T(32) else T(0x7FF8000000000000)
+    smallest = T(g[STEP])
+    for i in range(x.size):
+        a = T(x[i] & T(~sign))
+        r = T(out[i] & T(~sign))
+        if a > infinity:  # NaN was repaired already
+            continue
+        is_zero = a == none
+        is_negative = x[i] >= sign and not is_zero and g[NEGATIVE] != 2
+        policy = g[ZERO] if is_zero else g[NEGATIVE] - u64(2) if is_negative else u64(0)
+        if policy == 0 or policy == 1:
+            out[i] = smallest if policy == 1 or r == none else r
+        else:
+            out[i] = quiet
+            counts[BECAME_NAN if policy == 2 else RAISED] += 1
+
+
+@njit(nogil=True, cache=True)
+def flush_subnormals(out, g):
+    """Subnormal results become zeros of their sign; returns how many did, how many lost it."""
+    T = out.dtype.type
+    sign = T(T(1) << T(8 * out.itemsize - 1))
+    zero_sign = sign if g[NEGATIVE_ZERO] else T(0)
+    smallest_normal = T(g[FLUSH])
+    flushed, lost = T(0), T(0)
+    for i in range(out.size):
+        a = T(out[i] & T(~sign))
+        subnormal = (a < smallest_normal) & (a != T(0))
+        flushed = T(flushed + T(subnormal))
+        lost = T(lost + T(subnormal & ((out[i] & sign) != (out[i] & zero_sign))))
+        out[i] = T(out[i] & zero_sign) if subnormal else out[i]
+    return flushed, lost
+
+
+@njit(nogil=True, cache=True)
+def round_chunk(x, out, g, index, key, spare, counts, stream):
+    """Round one chunk; `index` is the logical position of its first element."""
+    if g[MODE] == FAST_NEAREST:
+        beyond, flushed, lost = nearest(x, out, g, stream)
+    elif g[MODE] == STOCHASTIC:
+        beyond, flushed, lost = stochastic(x, out, g, index, key, spare, stream)
+    else:
+        beyond, flushed, lost = without_chance(x, out, g, stream)
+    if beyond:
+        repair(out, g, counts)
+    if g[ZERO]:
+        unsigned(x, out, g, counts)
+        return
+    counts[FLUSHED] += flushed
+    counts[LOST_SIGN] += lost
+    if g[FLUSH]:
+        flushed, lost = flush_subnormals(out, g)
+        counts[FLUSHED] += flushed
+        counts[LOST_SIGN] += lost
+
+
+@njit(nogil=True, cache=True)
+def round_span(x, out, start, stop, offset, g, key, spare, stream, counts):
+    """Round x[start:stop] into out; `offset` is the logical index of x[0]."""
+    for first in range(start, stop, CHUNK):
+        last = min(first + CHUNK, stop)
+        round_chunk(
+            x[first:last], out[first:last], g, u64(offset + u64(first)), key, spare, counts, stream
+        )
+
+
+@njit(nogil=True, cache=True)
+def codes_of(values, out, g):
+    """Codes of values that the format holds."""
+    T, C = values.dtype.type, out.dtype.type
+    one, none = T(1), T(0)
+    bits = T(8 * values.itemsize)
+    sign = T(one << T(bits - one))
+    infinity = T(0x7F800000) if bits == T(32) else T(0x7FF0000000000000)
+    drop, normal, shift = T(g[DROP]), T(g[NORMAL]), T(g[CODE_SHIFT])
+    anchor_bits = T(g[ANCHOR])
+    anchor = as_float(anchor_bits)
+    up, down = T(bits - one), T(g[WIDTH] - u64(1))
+    two_complement = g[INTEGER] != u64(0)
+    special = False
+    for i in range(values.size):
+        u = values[i]
+        a = T(u & T(~sign))
+        code = T(T(a >> drop) - shift)
+        code = T(as_bits(as_float(a) + anchor) - anchor_bits) if a < normal else code
+        special |= a >= infinity
+        negative = T(u >> up)
+        signed = T(code | T(negative << down))
+        out[i] = C(T(none - code) if two_complement and negative else signed)
+    if special:
+        for i in range(values.size):
+            u = values[i]
+            a = T(u & T(~sign))
+            if a == infinity:
+                out[i] = C(g[INFINITY_CODE] | u64(u64(T(u >> up)) << u64(down)))
+            elif a > infinity:
+                out[i] = C(g[NAN_CODE])
+
+
+@njit(nogil=True, cache=True)
+def encode_span(x, out, start, stop, offset, g, key, spare, counts):
+    """Round x[start:stop] and write the codes to out; `offset` is the logical index of x[0]."""
+    buffer = np.empty(CHUNK, x.dtype)
+    mask = u64((u64(1) << g[WIDTH]) - u64(1))
+    for first in range(start, stop, CHUNK):
+        last = min(first + CHUNK, stop)
+        chunk, codes = buffer[: last - first], out[first:last]
+        round_chunk(x[first:last], chunk, g, u64(offset + u64(first)), key, spare, counts, False)
+        codes_of(chunk, codes, g)
+        if g[INTEGER] and g[WIDTH] < u64(8 * out.itemsize):
+            for i in range(codes.size):
+                codes[i] &= out.dtype.type(mask)

@@ -1,0 +1,79 @@
+"""Casts on the CPU: the Numba kernels, over pieces of a tensor and several threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from floatscope.rounding.cast import Cast
+from floatscope.rounding.grid import grid_of
+from floatscope.rounding.receipt import NUM_COUNTS
+from floatscope.rounding.threads import PIECE, Counts, spread
+
+STREAM_BYTES = 8 << 20
+"""Outputs from this size on are stored past the caches."""
+SMALL_PIECE = 1 << 15
+"""Elements converted at a time; Torch converts so few without threads of its own."""
+
+_BITS = {torch.float32: np.uint32, torch.float64: np.uint64}
+
+
+def round_cpu(x: Tensor, out: Tensor, cast: Cast, offset: int = 0) -> Counts:
+    """Round contiguous `x` into contiguous `out` of the same shape, which may be `x`.
+
+    Returns:
+        The counts of `receipt.COUNTS`.
+    """
+    from floatscope.rounding.kernels.numba_elements import round_span
+
+    carrier = cast.carrier(x.dtype)
+    grid, key, spare = _constants(cast, carrier)
+    x, out = x.reshape(-1), out.view(-1)
+    if carrier == x.dtype == out.dtype:
+        source, target = _bits(x), _bits(out)
+        if not cast.has_zero and source.ctypes.data == target.ctypes.data:
+            source = source.copy()
+        stream = target.nbytes >= STREAM_BYTES and target.ctypes.data % 64 == 0
+
+        def direct(start: int, stop: int, counts: Counts) -> None:
+            round_span(source, target, start, stop, offset, grid, key, spare, stream, counts)
+
+        return spread(direct, x.numel(), NUM_COUNTS)
+
+    def converted(start: int, stop: int, counts: Counts) -> None:
+        given = x[start:stop].to(carrier)
+        result = torch.empty_like(given)
+        round_span(
+            _bits(given), _bits(result), 0, stop - start, offset + start, grid, key, spare, False,
+            counts,
+        )  # fmt: skip
+        out[start:stop].copy_(result)
+
+    return spread(converted, x.numel(), NUM_COUNTS, SMALL_PIECE)
+
+
+def encode_cpu(x: Tensor, codes: Tensor, cast: Cast, offset: int = 0) -> Counts:
+    """Write the codes of contiguous `x` to contiguous `codes` of an unsigned dtype."""
+    from floatscope.rounding.kernels.numba_elements import encode_span
+
+    carrier = cast.carrier(x.dtype)
+    grid, key, spare = _constants(cast, carrier)
+    x, target = x.reshape(-1), codes.view(-1).numpy()
+
+    def piece(start: int, stop: int, counts: Counts) -> None:
+        given = _bits(x[start:stop].to(carrier))
+        size = stop - start
+        encode_span(given, target[start:stop], 0, size, offset + start, grid, key, spare, counts)
+
+    return spread(piece, x.numel(), NUM_COUNTS, PIECE if carrier == x.dtype else SMALL_PIECE)
+
+
+def _constants(cast: Cast, carrier: torch.dtype) -> tuple[NDArray[np.uint64], np.uint64, np.uint32]:
+    width = 32 if carrier == torch.float32 else 64
+    return grid_of(cast.form, cast.rules, width), np.uint64(cast.key), np.uint32(cast.spare)
+
+
+def _bits(x: Tensor) -> NDArray[np.unsignedinteger]:
+    return x.detach().numpy().view(_BITS[x.dtype])
