@@ -7,6 +7,7 @@ from torch import Tensor
 
 from floatscope.rounding.cast import Cast
 from floatscope.rounding.grid import grid_values
+from floatscope.rounding.kernels.torch_codes import codes_of
 from floatscope.rounding.kernels.torch_elements import round_bits
 from floatscope.rounding.receipt import NUM_COUNTS
 
@@ -26,5 +27,21 @@ def round_anywhere(x: Tensor, out: Tensor, cast: Cast, offset: int = 0) -> Tenso
         piece = x[start : start + PIECE].to(carrier)
         rounded, counts = round_bits(piece, grid, offset + start, cast.key, cast.spare)
         out[start : start + PIECE].copy_(rounded)
+        total += counts
+    return total
+
+
+def encode_anywhere(x: Tensor, codes: Tensor, cast: Cast, offset: int = 0) -> Tensor:
+    """Write the codes of `x` to contiguous `codes`; returns the counts, on the device."""
+    carrier = cast.carrier(x.dtype)
+    grid = grid_values(cast.form, cast.rules, 32 if carrier == torch.float32 else 64)
+    x, codes = x.reshape(-1), codes.view(-1)
+    total = torch.zeros(NUM_COUNTS, dtype=torch.int64, device=x.device)
+    if x.is_meta:
+        return total
+    for start in range(0, x.numel(), PIECE):
+        piece = x[start : start + PIECE].to(carrier)
+        rounded, counts = round_bits(piece, grid, offset + start, cast.key, cast.spare)
+        codes[start : start + PIECE] = codes_of(rounded, grid).to(codes.dtype)
         total += counts
     return total

@@ -64,7 +64,7 @@ def round_to(
             by default the gradient passes unchanged ("straight through").
 
     Returns:
-        The rounded values. NaN payloads are not kept; their signs are, where NaN stays NaN.
+        The rounded values. A NaN has the sign of what it came from and no payload.
 
     Raises:
         FormatError: no floating input, choices that the format cannot express, a result dtype that

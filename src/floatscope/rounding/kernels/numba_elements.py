@@ -298,7 +298,7 @@ def repair(out, g, counts):
         elif policy == 1:
             out[i] = T(infinity | s)
         else:
-            out[i] = quiet
+            out[i] = T(quiet | s)
             counts[BECAME_NAN if policy == 2 else RAISED] += 1
 
 
@@ -406,7 +406,7 @@ def codes_of(values, out, g):
             if a == infinity:
                 out[i] = C(g[INFINITY_CODE] | u64(u64(T(u >> up)) << u64(down)))
             elif a > infinity:
-                out[i] = C(g[NAN_CODE])
+                out[i] = C(g[NAN_CODE] | u64(u64(T(u >> up)) << u64(down)))
 
 
 @njit(nogil=True, cache=True)

@@ -143,7 +143,7 @@ def _repaired(
     inward = torch.where(negative, bool(g.inward & 2), bool(g.inward & 1))
     policy = torch.where(infinite, g.infinity, torch.where(inward, 0, g.overflow))
     outside = beyond | (infinite & ~decided)
-    values = (limit | sign, infinity | sign, quiet, quiet)
+    values = (limit | sign, infinity | sign, quiet | sign, quiet | sign)
     for number, value in enumerate(values):
         out = torch.where(outside & (policy == number), value, out)
     nan_value = (quiet | sign, g.largest, 0, torch.where(negative, 0, torch.iinfo(a.dtype).min), 0)
