@@ -25,9 +25,12 @@ class ScaleRule(Enum):
     RCEIL = "rceil"
     """2^ceil(log2(amax / M)), the quotient in fp32; never clips. Transformer Engine, cuBLAS."""
     AMAX = "amax"
-    """amax / M itself, in the scale format: fp32 tensor, row and tile scales."""
+    """Values times M / amax, rounded to fp32; the scale is its reciprocal. 1 where amax is zero,
+    infinite or NaN. Transformer Engine, current scaling."""
+    AMAX_DIVIDE = "amax-divide"
+    """Values divided by amax / M in fp32; 1 where amax is zero. DeepSeek-V3."""
     NVFP4 = "nvfp4"
-    """amax / M in e4m3, after a second-level fp32 scale of the whole tensor. NVIDIA NVFP4."""
+    """amax / M in e4m3, under a second-level fp32 scale of the whole tensor. NVIDIA NVFP4."""
 
 
 @dataclass(frozen=True)

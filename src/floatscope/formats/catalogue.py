@@ -83,10 +83,8 @@ def _mx(name: str, element: FloatFormat | IntFormat, rule: ScaleRule) -> BlockFo
     )
 
 
-def _fp8(name: str, block: tuple[int, int] | str, source: str) -> BlockFormat:
-    return BlockFormat(
-        name, element=E4M3FN, block=block, scale=FP32, rule=ScaleRule.AMAX, source=source
-    )
+def _fp8(name: str, block: tuple[int, int] | str, rule: ScaleRule, source: str) -> BlockFormat:
+    return BlockFormat(name, element=E4M3FN, block=block, scale=FP32, rule=rule, source=source)
 
 
 _TE = "NVIDIA Transformer Engine, FP8 current scaling"
@@ -108,10 +106,10 @@ BLOCKS: tuple[BlockFormat, ...] = (
         tensor_scale=FP32,
         source="NVIDIA, Pretraining Large Language Models with NVFP4 (arXiv 2509.25149)",
     ),
-    _fp8("fp8-tensor", "tensor", _TE),
-    _fp8("fp8-rowwise", "row", "torchao, float8 rowwise scaling"),
-    _fp8("fp8-128x128", (128, 128), f"{_DEEPSEEK}, weights"),
-    _fp8("fp8-1x128", (1, 128), f"{_DEEPSEEK}, activations"),
+    _fp8("fp8-tensor", "tensor", ScaleRule.AMAX, _TE),
+    _fp8("fp8-rowwise", "row", ScaleRule.AMAX, "torchao, float8 rowwise scaling"),
+    _fp8("fp8-128x128", (128, 128), ScaleRule.AMAX_DIVIDE, f"{_DEEPSEEK}, weights"),
+    _fp8("fp8-1x128", (1, 128), ScaleRule.AMAX_DIVIDE, f"{_DEEPSEEK}, activations"),
 )
 
 

@@ -8,11 +8,11 @@ from fractions import Fraction
 MAX_DIGITS = 9
 
 
-def shown(value: Fraction | float | None) -> str:
+def shown(value: Fraction | float | None, digits: int = 6) -> str:
     """A value as people read it.
 
     Whole numbers and short decimals stand as they are; powers of two that are small or long as 2^k;
-    what has no short exact form is rounded to six digits behind "≈". None is "–".
+    what has no short exact form is rounded to so many digits behind "≈". None is "–".
     """
     if value is None:
         return "–"
@@ -30,7 +30,7 @@ def shown(value: Fraction | float | None) -> str:
         return f"{'-' if value < 0 else ''}2^{exponent}"
     if text is not None:
         return text
-    return f"≈{_scientific(value)}"
+    return f"≈{_scientific(value, digits)}"
 
 
 def exact_decimal(value: Fraction) -> str:
@@ -57,16 +57,16 @@ def _power_of_two(magnitude: Fraction) -> int | None:
     return None
 
 
-def _scientific(value: Fraction) -> str:
-    """Six significant digits, correctly rounded also beyond the range of a float."""
+def _scientific(value: Fraction, digits: int) -> str:
+    """So many significant digits, correctly rounded also beyond the range of a float."""
     exponent = math.floor(_log10(abs(value)))
-    scaled = round(abs(value) * Fraction(10) ** (5 - exponent))
-    if scaled >= 10**6:
+    scaled = round(abs(value) * Fraction(10) ** (digits - 1 - exponent))
+    if scaled >= 10**digits:
         scaled, exponent = scaled // 10, exponent + 1
     sign = "-" if value < 0 else ""
-    if -4 <= exponent < 6:  # near one: no exponent
-        return sign + decimal_of_tens(scaled, 5 - exponent)
-    return f"{sign}{decimal_of_tens(scaled, 5)}e{exponent}"
+    if -4 <= exponent < digits:  # near one: no exponent
+        return sign + decimal_of_tens(scaled, digits - 1 - exponent)
+    return f"{sign}{decimal_of_tens(scaled, digits - 1)}e{exponent}"
 
 
 def decimal_of_tens(digits: int, shift: int) -> str:

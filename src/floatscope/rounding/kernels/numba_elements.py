@@ -8,7 +8,7 @@ a plain store would first read the line that it overwrites. Input and output may
 The kernels are serial and release the interpreter lock; `threads.py` runs them side by side.
 They are written for uint32 and uint64 alike: T is the type of the bits. In Numba, uint32 + uint32
 is uint64, so every operation is wrapped. Helpers stand in this file because Numba's cache of
-compiled code looks for changes here alone.
+compiled code looks for changes here alone; those of `numba_bits.py` never change.
 """
 
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false
@@ -16,16 +16,18 @@ compiled code looks for changes here alone.
 
 from __future__ import annotations
 
-from typing import Any
-
-import numba
 import numpy as np
-from llvmlite import ir
 from numba import njit
-from numba.extending import intrinsic
 
 from floatscope.rounding.grid import FAST_NEAREST, INDEX, STOCHASTIC
-from floatscope.rounding.random_bits import GOLDEN, MULTIPLIERS
+from floatscope.rounding.kernels.numba_bits import (
+    as_bits,
+    as_float,
+    as_real,
+    random_word,
+    store_past_caches,
+    words,
+)
 from floatscope.rounding.receipt import NUM_COUNTS
 
 CHUNK = 4096
@@ -44,52 +46,7 @@ WIDTH, INTEGER = INDEX["width"], INDEX["integer"]
 # Counted per call, in the order of receipt.COUNTS.
 BEYOND, INFINITE, NANS, SATURATED, BECAME_NAN, RAISED, FLUSHED, LOST_SIGN = range(NUM_COUNTS)
 
-GOLDEN64 = np.uint64(GOLDEN)
-MIX1, MIX2 = np.uint64(0xBF58_476D_1CE4_E5B9), np.uint64(0x94D0_49BB_1331_11EB)
-HASH1, HASH2 = np.uint32(MULTIPLIERS[0]), np.uint32(MULTIPLIERS[1])
 u32, u64 = np.uint32, np.uint64
-
-
-@intrinsic
-def as_float(typing_context: Any, bits: Any) -> Any:
-    """The float of the same width with these bits."""
-    result = numba.float32 if bits == numba.uint32 else numba.float64
-    llvm = ir.FloatType() if bits == numba.uint32 else ir.DoubleType()
-    return result(bits), lambda context, builder, sig, args: builder.bitcast(args[0], llvm)
-
-
-@intrinsic
-def as_bits(typing_context: Any, value: Any) -> Any:
-    """The bits of a float."""
-    result = numba.uint32 if value == numba.float32 else numba.uint64
-    llvm = ir.IntType(32 if value == numba.float32 else 64)
-    return result(value), lambda context, builder, sig, args: builder.bitcast(args[0], llvm)
-
-
-@intrinsic
-def as_real(typing_context: Any, number: Any) -> Any:
-    """A whole number as a float of the same width."""
-    result = numba.float32 if number == numba.uint32 else numba.float64
-    llvm = ir.FloatType() if number == numba.uint32 else ir.DoubleType()
-    return result(number), lambda context, builder, sig, args: builder.uitofp(args[0], llvm)
-
-
-@intrinsic
-def store_past_caches(typing_context: Any, out: Any, index: Any, value: Any) -> Any:
-    """out[index] = value without reading the line first.
-
-    The alignment that is claimed here holds for whole vectors, not for each element: the loop is
-    vectorized only so. Call it only where out[0] is aligned to 64 bytes.
-    """
-
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        data = context.make_array(sig.args[0])(context, builder, args[0]).data
-        store = builder.store(args[2], builder.gep(data, [args[1]], inbounds=True), align=64)
-        hint = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
-        store.set_metadata("nontemporal", hint)
-        return context.get_dummy_value()
-
-    return numba.void(out, index, value), generate
 
 
 @njit(nogil=True, cache=True)
@@ -123,26 +80,6 @@ def nearest(x, out, g, stream):
         else:
             out[i] = r
     return beyond, flushed, lost
-
-
-@njit(nogil=True, cache=True)
-def words(key, high):
-    """The two words of a key for elements whose index has this upper half: random_bits.words."""
-    z = u64(key + u64(high * GOLDEN64))
-    z = u64(u64(z ^ u64(z >> u64(30))) * MIX1)
-    z = u64(u64(z ^ u64(z >> u64(27))) * MIX2)
-    z = u64(z ^ u64(z >> u64(31)))
-    return u32(z), u32(z >> u64(32))
-
-
-@njit(nogil=True, cache=True)
-def random_word(index, first, second):
-    """The random bits of an element: random_bits.random_bits."""
-    h = u32(index ^ first)
-    h = u32(u32(h ^ u32(h >> u32(16))) * HASH1)
-    h = u32(h + second)
-    h = u32(u32(h ^ u32(h >> u32(15))) * HASH2)
-    return u32(h ^ u32(h >> u32(15)))
 
 
 @njit(nogil=True, cache=True)

@@ -17,8 +17,12 @@ from floatscope.rounding.receipt import COUNTS
 _INTEGER = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
-def round_bits(x: Tensor, g: Grid, offset: int, key: int, spare: int) -> tuple[Tensor, Tensor]:
+def round_bits(
+    x: Tensor, g: Grid, offset: int | Tensor, key: int, spare: int
+) -> tuple[Tensor, Tensor]:
     """Round a contiguous fp32 or fp64 tensor; the carrier is its dtype.
+
+    `offset` is the logical index of the first element, or the indices of all.
 
     Returns:
         The rounded tensor, and the counts of `receipt.COUNTS` as an int64 tensor on its device.
@@ -47,7 +51,9 @@ def _shape(bits: Tensor) -> tuple[int, int, int]:
     return (32, 23, 0x7F80_0000) if bits.dtype == torch.int32 else (64, 52, 0x7FF0_0000_0000_0000)
 
 
-def _rounded(a: Tensor, negative: Tensor, g: Grid, offset: int, key: int, spare: int) -> Tensor:
+def _rounded(
+    a: Tensor, negative: Tensor, g: Grid, offset: int | Tensor, key: int, spare: int
+) -> Tensor:
     """Magnitudes of the results; what lies beyond the largest value is not repaired yet."""
     width, fraction, infinity = _shape(a)
     hidden = 1 << fraction
@@ -79,7 +85,7 @@ def _takes_larger(
     lost: Tensor,
     negative: Tensor,
     g: Grid,
-    offset: int,
+    offset: int | Tensor,
     key: int,
     spare: int,
 ) -> Tensor:
@@ -103,8 +109,10 @@ def _takes_larger(
     return (rest > half) | ((rest == half) & odd & inexact)
 
 
-def _by_chance(rest: Tensor, lost: Tensor, offset: int, key: int, spare: int) -> Tensor:
-    index = torch.arange(offset, offset + rest.numel(), device=rest.device).view(rest.shape)
+def _by_chance(rest: Tensor, lost: Tensor, offset: int | Tensor, key: int, spare: int) -> Tensor:
+    index = offset
+    if not isinstance(index, Tensor):
+        index = torch.arange(index, index + rest.numel(), device=rest.device).view(rest.shape)
     random = random_words(index, key)
     rest, lost = rest.to(torch.int64), lost.to(torch.int64)
     cut = (rest << (32 - lost).clamp(min=0)) >> (lost - 32).clamp(min=0, max=63)

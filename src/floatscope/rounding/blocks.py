@@ -1,0 +1,210 @@
+"""`block_round`: tensors into block formats, returning values and scales."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from floatscope.errors import FormatError, unknown
+from floatscope.formats import BlockFormat, Format, ScaleRule
+from floatscope.formats import format as format_called
+from floatscope.rounding.block_layout import Layout, layout_of
+from floatscope.rounding.blocks_anywhere import blocks_anywhere
+from floatscope.rounding.blocks_on_cpu import blocks_on_cpu
+from floatscope.rounding.cast import DTYPES, Cast, cast_to, key_of
+from floatscope.rounding.modes import Rounding
+from floatscope.rounding.random_bits import StochasticKey
+from floatscope.rounding.receipt import Receipt
+from floatscope.rounding.reference import RANDOM_BITS
+from floatscope.rounding.rules import standard
+from floatscope.rounding.tensors import round_to
+
+Tail = Literal["pad", "error"]
+
+
+class Blocks(NamedTuple):
+    """A tensor in a block format."""
+
+    values: Tensor
+    """The values, in the shape of the input."""
+    scales: Tensor
+    """The stored scale of each block (fp32): in place of each dimension that blocks cut, their
+    number; values are multiples of it, times 1 / `tensor_encode` in NVFP4."""
+    tensor_encode: Tensor | None
+    """NVFP4's factor of the whole tensor, which elements are multiplied by; else None."""
+
+
+def block_round(
+    x: Tensor,
+    form: BlockFormat | str,
+    *,
+    axis: int = -1,
+    block: tuple[int, int] | None = None,
+    rule: ScaleRule | str | None = None,
+    rounding: Rounding = "nearest-even",
+    tail: Tail = "pad",
+    out: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+    key: StochasticKey | int | None = None,
+    generator: torch.Generator | None = None,
+    random_bits: int = RANDOM_BITS,
+    receipt: Receipt | None = None,
+    gradient: Format | str | None = None,
+) -> Blocks:
+    """Round a tensor to a block format: each block by its own scale.
+
+    A NaN in a block makes the whole block NaN, and so does an infinity, except under
+    `ScaleRule.AMAX`, whose scale is 1 then. Elements beyond the largest saturate. Zeros keep their
+    signs where the element format has a negative zero. Scales are computed in fp32, as the rules
+    prescribe; with a scale that is no power of two, value = fl(element * scale).
+
+    Args:
+        x: tensor of any floating dtype, stride and device.
+        form: the block format or its name.
+        axis: the dimension along which a block's second number, or a row, runs: the one that a
+            product contracts.
+        block: another block shape than the format's.
+        rule: another scale rule than the format's.
+        rounding: of the elements.
+        tail: "pad": a block at the edge may be smaller, as if zeros filled it; "error": refuse
+            that.
+        out: where the values go: same shape and device; may be `x`.
+        dtype: of the values; that of `out`, else float32, or float64 for such input. A narrower
+            one rounds once more, to nearest.
+        key: of stochastic rounding; an element's index is its row-major one, with `axis` moved to
+            the end unless it is one of the last two.
+        generator: draws the key if none is given.
+        random_bits: 1 to 32 for an element.
+        receipt: has the counts of this call added to it: elements, saturated, NaN and flushed.
+        gradient: format of the gradient on its way back; by default it passes unchanged.
+
+    Raises:
+        FormatError: no floating input, unknown names, a shape that cannot be cut so.
+    """
+    form = _form(form, block, rule)
+    cast = _element_cast(form, rounding, key, generator, random_bits)
+    if not isinstance(x, Tensor) or x.dtype not in DTYPES or x.layout != torch.strided:
+        raise FormatError("block_round takes dense floating-point tensors.")
+    if tail not in ("pad", "error"):
+        raise FormatError(unknown("tail", tail, ("pad", "error")))
+    if x.requires_grad and torch.is_grad_enabled():
+        if out is not None:
+            raise FormatError("out= takes no part in autograd; detach the input, or leave it out.")
+        call = (form, cast, axis, tail, dtype, receipt, gradient)
+        return Blocks(*_StraightThrough.apply(x, call))
+    return _round(x.detach(), form, cast, axis, tail, out, dtype, receipt)
+
+
+def _form(
+    form: Format | str, block: tuple[int, int] | None, rule: ScaleRule | str | None
+) -> BlockFormat:
+    form = format_called(form) if isinstance(form, str) else form
+    if not isinstance(form, BlockFormat):
+        raise FormatError(f"{form.name} has no blocks; use round_to.")
+    if isinstance(rule, str):
+        rules = {r.value: r for r in ScaleRule}
+        if rule not in rules:
+            raise FormatError(unknown("scale rule", rule, rules))
+        rule = rules[rule]
+    return replace(form, block=block or form.block, rule=rule or form.rule)
+
+
+def _element_cast(
+    form: BlockFormat,
+    rounding: Rounding,
+    key: StochasticKey | int | None,
+    generator: torch.Generator | None,
+    random_bits: int,
+) -> Cast:
+    cast = cast_to(form.element, standard(form.element), rounding, "saturate", None)
+    if rounding == "stochastic":
+        if not 1 <= random_bits <= RANDOM_BITS:
+            raise FormatError(f"stochastic rounding takes 1 to 32 random bits, not {random_bits}.")
+        cast = replace(cast, key=key_of(key, generator), random_bits=random_bits)
+    return cast
+
+
+def _round(
+    x: Tensor,
+    form: BlockFormat,
+    cast: Cast,
+    axis: int,
+    tail: Tail,
+    out: Tensor | None,
+    dtype: torch.dtype | None,
+    receipt: Receipt | None,
+) -> Blocks:
+    dtype = dtype or (out.dtype if out is not None else None)
+    dtype = dtype or (torch.float64 if x.dtype == torch.float64 else torch.float32)
+    if dtype not in DTYPES or dtype.itemsize < 2:
+        raise FormatError(f"values of block formats come in fp16 or wider, not {dtype}.")
+    if out is not None and (out.shape != x.shape or out.device != x.device or out.dtype != dtype):
+        raise FormatError(f"out must have shape {tuple(x.shape)} and dtype {dtype}, as the result.")
+    if not -x.ndim <= axis < max(x.ndim, 1):
+        raise FormatError(f"there is no axis {axis} in a tensor of {x.ndim} dimensions.")
+    axis -= x.ndim if axis >= 0 else 0
+    if axis < -2:
+        moved = x.movedim(axis, -1)
+        result = _round(moved, form, cast, -1, tail, None, dtype, receipt)
+        values, scales = result.values.movedim(-1, axis), result.scales.movedim(-1, axis)
+        return Blocks(values if out is None else out.copy_(values), scales, result.tensor_encode)
+    layout = layout_of(tuple(x.shape), form, columnwise=axis == -2)
+    if tail == "error" and layout.has_tail:
+        raise FormatError(
+            f"blocks of {layout.height} x {layout.width} do not divide {tuple(x.shape)}; pad the "
+            'tensor, or let tail="pad" leave smaller blocks at the edge.'
+        )
+    return _round_layout(x.resolve_neg().contiguous(), form, cast, layout, out, dtype, receipt)
+
+
+def _round_layout(
+    x: Tensor,
+    form: BlockFormat,
+    cast: Cast,
+    layout: Layout,
+    out: Tensor | None,
+    dtype: torch.dtype,
+    receipt: Receipt | None,
+) -> Blocks:
+    whole = out is not None and out.is_contiguous()
+    target = out if whole else torch.empty(x.shape, dtype=dtype, device=x.device)
+    assert target is not None
+    scales = torch.empty(layout.scales_shape, dtype=torch.float32, device=x.device)
+    fast = cast.rules.rounding in ("nearest-even", "stochastic") and x.dtype != torch.float64
+    if x.device.type == "cpu" and fast and x.numel():
+        counts, encode = blocks_on_cpu(x, target, scales, form, cast, layout, receipt is None)
+        tensor_encode = None if encode is None else torch.tensor(float(encode))
+    else:
+        counts, tensor_encode = blocks_anywhere(x, target, scales, form, cast, layout)
+    if receipt is not None:
+        receipt.add(x.numel(), counts.tolist())
+    if out is not None and not whole:
+        out.copy_(target)
+        target = out
+    return Blocks(target, scales, tensor_encode)
+
+
+class _StraightThrough(torch.autograd.Function):
+    """Rounds forward; the gradient passes unchanged, or rounded to a format of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, call: tuple[Any, ...]) -> Any:
+        form, cast, axis, tail, dtype, receipt, ctx.gradient = call
+        ctx.axis, ctx.dtype = axis, x.dtype
+        values, scales, encode = _round(x, form, cast, axis, tail, None, dtype, receipt)
+        ctx.mark_non_differentiable(scales)
+        return values, scales, encode
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        gradient, form = gradients[0], ctx.gradient
+        if form is not None:
+            form = format_called(form) if isinstance(form, str) else form
+            if isinstance(form, BlockFormat):
+                gradient = block_round(gradient, form, axis=ctx.axis).values
+            else:
+                gradient = round_to(gradient, form)
+        return gradient.to(ctx.dtype), None

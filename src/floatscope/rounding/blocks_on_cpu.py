@@ -1,0 +1,138 @@
+"""Block formats on the CPU: the Numba kernels over strips of blocks, on several threads."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from floatscope.formats import BlockFormat, FloatFormat, ScaleRule
+from floatscope.formats.values import octave_of
+from floatscope.rounding.block_layout import Layout
+from floatscope.rounding.cast import Cast
+from floatscope.rounding.grid import grid_of
+from floatscope.rounding.receipt import NUM_COUNTS
+from floatscope.rounding.reference_blocks import tensor_encode
+from floatscope.rounding.threads import Counts, spread
+
+PIECE = 1 << 17
+"""Elements of the strips that a thread takes at a time, if a strip is not longer."""
+SMALL_PIECE = 1 << 15
+LONGEST_ROW = 1 << 13
+"""Longer rows of short blocks are folded, so that threads can share them."""
+
+_RULES = list(ScaleRule)
+
+
+def blocks_on_cpu(
+    x: Tensor,
+    out: Tensor,
+    scales: Tensor,
+    form: BlockFormat,
+    cast: Cast,
+    layout: Layout,
+    plain: bool,
+) -> tuple[Counts, np.float32 | None]:
+    """Round contiguous `x` (up to 32 bits) into contiguous `out`, which may be `x`.
+
+    Returns:
+        The counts of `receipt.COUNTS`, zeros if `plain`, and NVFP4's factor of the whole tensor.
+    """
+    flat, target = x.reshape(-1), out.view(-1)
+    amax, encode = np.uint32(0), None
+    if layout.whole_tensor:
+        amax = _amax(flat, finite=False)
+    if form.rule is ScaleRule.NVFP4:
+        encode = tensor_encode(_amax(flat, finite=True).view(np.float32), form)
+    work = _Strips(form, cast, amax, encode, plain)
+    stored = scales.view(layout.matrices * layout.strips, layout.blocks).numpy()
+    size = layout.rows * layout.columns
+    if layout.rows % layout.height == 0:
+        shares = [(flat, target, layout.matrices * layout.rows, stored)]
+    else:
+        shares = [
+            (flat[m * size : (m + 1) * size], target[m * size : (m + 1) * size], layout.rows,
+             stored[m * layout.strips : (m + 1) * layout.strips])
+            for m in range(layout.matrices)
+        ]  # fmt: skip
+    counts = np.zeros(NUM_COUNTS, np.int64)
+    for index, (source, result, rows, block_scales) in enumerate(shares):
+        counts += work.run(source, result, rows, layout, block_scales, index * size)
+    return counts, encode
+
+
+class _Strips:
+    """What all strips of a tensor have in common."""
+
+    def __init__(
+        self, form: BlockFormat, cast: Cast, amax: np.uint32, encode: np.float32 | None, plain: bool
+    ) -> None:
+        element = form.element
+        fraction = element.fraction_bits if isinstance(element, FloatFormat) else element.width - 2
+        facts = (octave_of(element.max), fraction, float(element.max))
+        self.chance = cast.rules.rounding == "stochastic"
+        self.rule = _RULES.index(form.rule)
+        self.element = np.array(facts, np.float64)
+        self.amax = amax
+        self.encode = np.float32(1) if encode is None else encode
+        self.plain = plain and not self.chance
+        self.grid = grid_of(cast.form, cast.rules, 32)
+        self.key, self.spare = np.uint64(cast.key), np.uint32(cast.spare)
+
+    def run(
+        self, x: Tensor, out: Tensor, rows: int, layout: Layout, stored: NDArray[Any], offset: int
+    ) -> Counts:
+        """Round the strips of one matrix, or of several that stack without a gap."""
+        from floatscope.rounding.kernels.numba_blocks import round_strips
+
+        height, width, columns = layout.height, layout.width, layout.columns
+        scale = None
+        if layout.whole_tensor:
+            columns = LONGEST_ROW if columns % LONGEST_ROW == 0 else columns
+            rows, width = x.numel() // columns, columns
+            scale, stored = stored, np.empty((rows, 1), np.float32)
+        elif height == 1 and columns > LONGEST_ROW and columns % width == 0 and width < LONGEST_ROW:
+            columns = width * math.gcd(columns // width, LONGEST_ROW // width)
+            rows = x.numel() // columns
+            stored = stored.reshape(rows, -1)
+        direct = x.dtype == out.dtype == torch.float32
+        per_piece = max((PIECE if direct else SMALL_PIECE) // (height * columns), 1)
+
+        def strips(first: int, last: int, counts: Counts) -> None:
+            start, stop = first * height * columns, min(last * height, rows) * columns
+            source = x[start:stop] if direct else x[start:stop].float()
+            target = out[start:stop] if direct else source
+            round_strips(
+                _bits(source), _bits(target), columns, stored[first:last], height, width, self.rule,
+                self.element, self.amax, self.encode, self.plain, self.chance, self.grid,
+                np.uint64(offset + start), self.key, self.spare, counts,
+            )  # fmt: skip
+            if not direct:
+                out[start:stop].copy_(source)
+
+        counts = spread(strips, -(-rows // height), NUM_COUNTS, per_piece)
+        if scale is not None:
+            scale[:] = stored[0]
+        return counts
+
+
+def _amax(x: Tensor, *, finite: bool) -> np.uint32:
+    """Bits of the largest magnitude of a flat tensor, of all elements or of the finite ones."""
+    from floatscope.rounding.kernels.numba_blocks import amax_of, finite_amax_of
+
+    found = [0]
+    largest_of = finite_amax_of if finite else amax_of
+
+    def piece(start: int, stop: int, counts: Counts) -> None:
+        found.append(largest_of(_bits(x[start:stop].to(torch.float32))))
+
+    spread(piece, x.numel(), 0, PIECE if x.dtype == torch.float32 else SMALL_PIECE)
+    return np.uint32(max(found))
+
+
+def _bits(x: Tensor) -> NDArray[np.uint32]:
+    return x.numpy().view(np.uint32)

@@ -1,0 +1,379 @@
+"""Block formats on the CPU: amax, scale and elements of a strip of blocks, while it is in cache.
+
+A strip is one row of blocks: as many rows of the matrix as a block has. Rows of a strip are cut
+into segments that stay in the first- or second-level cache between the two looks at them. The
+element loop is that of `numba_elements.py` between two multiplications: what an element format
+makes of x * encode comes back times the scale. Both factors are fp32; where they are powers of two
+the multiplications are exact, or underflow so far below the element format that only the sign is
+left.
+"""
+
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from floatscope.rounding.grid import INDEX
+from floatscope.rounding.kernels.numba_bits import (
+    as_bits,
+    as_float,
+    as_real,
+    random_word,
+    words,
+)
+from floatscope.rounding.receipt import NUM_COUNTS
+
+SEGMENT = 2048
+"""Columns of a segment, or one block if that is wider."""
+
+FLOOR, CEIL, EVEN, RCEIL, AMAX, AMAX_DIVIDE, NVFP4 = range(7)
+"""Scale rules, in the order of `ScaleRule`."""
+
+DROP, NORMAL, STEP, ONE_BY_STEP, ANCHOR = (
+    INDEX[n] for n in ("drop", "normal", "step", "one_by_step", "anchor")
+)
+LARGEST, LOWEST, NEGATIVE_ZERO = INDEX["largest"], INDEX["lowest"], INDEX["negative_zero"]
+OVERFLOWED, INFINITE, NANS, SATURATED, BECAME_NAN, RAISED, FLUSHED, LOST_SIGN = range(NUM_COUNTS)
+
+u32, u64, f32 = np.uint32, np.uint64, np.float32
+SIGN, MAGNITUDE, INFINITY = u32(0x8000_0000), u32(0x7FFF_FFFF), u32(0x7F80_0000)
+QUIET, NONE, ONE = u32(0x7FC0_0000), u32(0), u32(1)
+FP32_MAX = f32(3.4028234663852886e38)
+
+
+def _reduce(width):
+    """The amax of blocks of a width that the compiler knows and unrolls; 0: given when called."""
+
+    @njit(nogil=True, cache=True, error_model="numpy")
+    def reduce(x, amax, given):
+        size = width if width else given
+        for b in range(x.size // size):
+            largest = amax[b]
+            for j in range(size):
+                largest = max(largest, u32(x[b * size + j] & MAGNITUDE))
+            amax[b] = largest
+
+    return reduce
+
+
+reduce_1, reduce_16, reduce_32, reduce_128, reduce_any = map(_reduce, (1, 16, 32, 128, 0))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def amax_row(x, amax, width):
+    """amax[b] = the largest magnitude of block b of a row, or of what it held before."""
+    if width == 1:
+        reduce_1(x, amax, 1)
+    elif width == 16:
+        reduce_16(x, amax, 16)
+    elif width == 32:
+        reduce_32(x, amax, 32)
+    elif width == 128:
+        reduce_128(x, amax, 128)
+    else:
+        reduce_any(x, amax, width)
+    whole = x.size // width
+    for i in range(whole * width, x.size):
+        amax[whole] = max(amax[whole], u32(x[i] & MAGNITUDE))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def normal_bits(bits):
+    """A positive magnitude times 2^64 if it is subnormal, so that its bits show its octave."""
+    return bits if bits >= u32(1 << 23) else as_bits(f32(as_float(bits) * f32(2.0**64)))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def exponent_of(amax, rule, top_octave, fraction_bits, largest):
+    """The exponent of a block's scale under the rules that give a power of two."""
+    if rule == RCEIL:
+        amax, top_octave = as_bits(f32(as_float(amax) * f32(f32(1.0) / largest))), 0
+    if amax == NONE:
+        return -127
+    bits = normal_bits(amax)
+    shift = 64 if bits != amax else 0
+    if rule == EVEN:
+        bits = u32(bits + u32(1 << (22 - fraction_bits)))
+    exponent = int(bits >> u32(23)) - 127 - shift - top_octave
+    if (rule == CEIL or rule == RCEIL) and u32(bits & u32(0x7F_FFFF)) != NONE:
+        exponent += 1
+    return min(max(exponent, -127), 127)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def power_of_two(exponent):
+    """2^exponent in fp32, for |exponent| up to 127."""
+    return as_float(u32((exponent + 127) << 23) if exponent > -127 else u32(1 << 22))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def to_scale_format(value):
+    """A magnitude rounded to e4m3fn, saturating."""
+    a = as_bits(value)
+    if a < u32(121 << 23):  # below 2^-6
+        return f32(f32(value + f32(2.0**14)) - f32(2.0**14))
+    odd = u32(u32(a >> u32(20)) & ONE)
+    r = as_float(u32(u32(u32(a + u32(0x7_FFFF)) + odd) & u32(0xFFF0_0000)))
+    return min(r, f32(448.0))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def scaling(amax, rule, top_octave, fraction_bits, largest, tensor_encode):
+    """(encode, scale, stored scale) of a block: reference_blocks.scaling."""
+    nan = as_float(QUIET)
+    one = f32(1.0)
+    value = as_float(amax)
+    if rule == AMAX:
+        if amax >= INFINITY or amax == NONE:
+            return one, one, one
+        factor = min(f32(largest / value), FP32_MAX)
+        return factor, f32(one / factor), f32(one / factor)
+    if amax >= INFINITY:
+        return nan, nan, nan
+    if rule == AMAX_DIVIDE:
+        scale = f32(value / largest) if amax else one
+        return one, scale, scale
+    if rule == NVFP4:
+        stored = to_scale_format(f32(value * f32(tensor_encode * f32(one / largest))))
+        scale = f32(stored * f32(one / tensor_encode))
+        factor = min(f32(one / scale), FP32_MAX) if scale != f32(0.0) else FP32_MAX
+        return factor, scale, stored
+    exponent = exponent_of(amax, rule, top_octave, fraction_bits, largest)
+    scale = power_of_two(exponent)
+    return power_of_two(-exponent), scale, scale
+
+
+def _plain(width, divide):
+    """Elements to nearest even, uncounted, in blocks of a width that the compiler unrolls."""
+
+    @njit(nogil=True, cache=True, error_model="numpy")
+    def plain(x, out, encode, scale, g):
+        drop, normal = u32(g[DROP]), u32(g[NORMAL])
+        largest, lowest = u32(g[LARGEST]), u32(g[LOWEST])
+        half_less = u32(u32(ONE << u32(drop - ONE)) - ONE)
+        kept = u32(~u32(u32(ONE << drop) - ONE))
+        zero_sign = SIGN if g[NEGATIVE_ZERO] else NONE
+        anchor = as_float(u32(g[ANCHOR]))
+        for b in range(x.size // width):
+            e, s = encode[b], scale[b]
+            for j in range(width):
+                value = as_float(x[b * width + j])
+                t = as_bits(f32(value / s) if divide else f32(value * e))
+                a = u32(t & MAGNITUDE)
+                odd = u32(u32(a >> drop) & ONE)
+                r = u32(u32(u32(a + half_less) + odd) & kept)
+                on_grid = as_bits(f32(f32(as_float(a) + anchor) - anchor))
+                r = on_grid if a < normal else r
+                limit = lowest if t >= SIGN else largest
+                r = limit if r > limit else r
+                r = a if a > INFINITY else r
+                r = u32(r | u32(t & (zero_sign if r == NONE else SIGN)))
+                out[b * width + j] = as_bits(f32(as_float(r) * s))
+
+    return plain
+
+
+plain_1, plain_16, plain_32 = _plain(1, False), _plain(16, False), _plain(32, False)
+plain_128, divided_1, divided_128 = _plain(128, False), _plain(1, True), _plain(128, True)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def plain_row(x, out, encode, scale, width, divide, g):
+    """As many elements of a row as a loop of known width takes; returns how many these are."""
+    done = x.size // width * width
+    if width == 1 and divide:
+        divided_1(x, out, encode, scale, g)
+    elif width == 128 and divide:
+        divided_128(x, out, encode, scale, g)
+    elif divide:
+        done = 0
+    elif width == 1:
+        plain_1(x, out, encode, scale, g)
+    elif width == 16:
+        plain_16(x, out, encode, scale, g)
+    elif width == 32:
+        plain_32(x, out, encode, scale, g)
+    elif width == 128:
+        plain_128(x, out, encode, scale, g)
+    else:
+        done = 0
+    return done
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def nearest(x, out, encode, scale, divide, g, counts):
+    """Elements of a segment, to nearest even and counted; encode and scale are given for each."""
+    drop, normal, largest, lowest = u32(g[DROP]), u32(g[NORMAL]), u32(g[LARGEST]), u32(g[LOWEST])
+    half_less = u32(u32(ONE << u32(drop - ONE)) - ONE)
+    kept = u32(~u32(u32(ONE << drop) - ONE))
+    zero_sign = SIGN if g[NEGATIVE_ZERO] else NONE
+    anchor = as_float(u32(g[ANCHOR]))
+    beyond, nan, nan_before, flushed = NONE, NONE, NONE, NONE
+    for i in range(x.size):
+        value = as_float(x[i])
+        t = as_bits(f32(value / scale[i]) if divide else f32(value * encode[i]))
+        a = u32(t & MAGNITUDE)
+        odd = u32(u32(a >> drop) & ONE)
+        r = u32(u32(u32(a + half_less) + odd) & kept)
+        on_grid = as_bits(f32(f32(as_float(a) + anchor) - anchor))
+        r = on_grid if a < normal else r
+        # from here on as in `stochastic`
+        limit = lowest if t >= SIGN else largest
+        beyond = u32(beyond + u32(r > limit))
+        r = limit if r > limit else r
+        nan = u32(nan + u32(a > INFINITY))
+        nan_before = u32(nan_before + u32(u32(x[i] & MAGNITUDE) > INFINITY))
+        r = a if a > INFINITY else r
+        signed = u32(r | u32(t & (zero_sign if r == NONE else SIGN)))
+        y = as_bits(f32(as_float(signed) * scale[i]))
+        is_flushed = (u32(y & MAGNITUDE) == NONE) & (u32(x[i] & MAGNITUDE) != NONE)
+        flushed = u32(flushed + u32(is_flushed))
+        out[i] = y
+    count(counts, beyond, nan, nan_before, flushed)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def stochastic(x, out, encode, scale, divide, g, index, key, spare, counts):
+    """Elements of a segment, by chance: `stochastic` of `numba_elements.py` says why."""
+    drop, normal, largest, lowest = u32(g[DROP]), u32(g[NORMAL]), u32(g[LARGEST]), u32(g[LOWEST])
+    unit = u32(ONE << drop)
+    to_left = u32(u32(32) - drop)
+    zero_sign = SIGN if g[NEGATIVE_ZERO] else NONE
+    step, steps_in_one = as_float(u32(g[STEP])), as_float(u32(g[ONE_BY_STEP]))
+    most, parts = f32(2.0**31), f32(2.0**32)
+    first, second = words(key, u64(index >> u64(32)))
+    start = u32(index)
+    beyond, nan, nan_before, flushed = NONE, NONE, NONE, NONE
+    for i in range(x.size):
+        value = as_float(x[i])
+        t = as_bits(f32(value / scale[i]) if divide else f32(value * encode[i]))
+        a = u32(t & MAGNITUDE)
+        random = random_word(u32(start + u32(i)), first, second)
+        rest = u32(a & u32(unit - ONE))
+        steps = f32(as_float(a) * steps_in_one)
+        steps = steps if steps < most else most
+        whole = u32(steps)
+        on_grid = a < normal
+        cut = u32(f32(steps - as_real(whole)) * parts) if on_grid else u32(rest << to_left)
+        if spare:
+            cut = u32(u32(cut >> spare) + u32(u32(cut >> u32(spare - ONE)) & ONE))
+            random = u32(random >> spare)
+        up = random < cut
+        r = u32(u32(a - rest) + (unit if up else NONE))
+        r = as_bits(f32(as_real(u32(whole + u32(up))) * step)) if on_grid else r
+        # from here on as in `nearest`
+        limit = lowest if t >= SIGN else largest
+        beyond = u32(beyond + u32(r > limit))
+        r = limit if r > limit else r
+        nan = u32(nan + u32(a > INFINITY))
+        nan_before = u32(nan_before + u32(u32(x[i] & MAGNITUDE) > INFINITY))
+        r = a if a > INFINITY else r
+        signed = u32(r | u32(t & (zero_sign if r == NONE else SIGN)))
+        y = as_bits(f32(as_float(signed) * scale[i]))
+        is_flushed = (u32(y & MAGNITUDE) == NONE) & (u32(x[i] & MAGNITUDE) != NONE)
+        flushed = u32(flushed + u32(is_flushed))
+        out[i] = y
+    count(counts, beyond, nan, nan_before, flushed)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def count(counts, beyond, nan, nan_before, flushed):
+    """Add the counts of a segment."""
+    counts[SATURATED] += beyond - nan
+    counts[NANS] += nan_before
+    counts[BECAME_NAN] += nan - nan_before
+    counts[FLUSHED] += flushed
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def repeat(factors, width, out):
+    """Each factor for all the elements of its block."""
+    if width == 32:
+        for b in range(out.size // 32):
+            for j in range(32):
+                out[b * 32 + j] = factors[b]
+    else:
+        for b in range(out.size // width):
+            for j in range(width):
+                out[b * width + j] = factors[b]
+    whole = out.size // width
+    for i in range(whole * width, out.size):
+        out[i] = factors[whole]
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def round_row(
+    x, out, encode, scale, width, divide, plain, chance, g, index, key, spare, room, counts
+):
+    """Round the part of a row that a segment has; `room` is space for the factors of elements."""
+    done = plain_row(x, out, encode, scale, width, divide, g) if plain else 0
+    if done == x.size:
+        return
+    encodes, scales = room[0, : x.size - done], room[1, : x.size - done]
+    repeat(encode[done // width :], width, encodes)
+    repeat(scale[done // width :], width, scales)
+    if chance:
+        at = u64(index + u64(done))
+        stochastic(x[done:], out[done:], encodes, scales, divide, g, at, key, spare, counts)
+    else:
+        nearest(x[done:], out[done:], encodes, scales, divide, g, counts)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def round_strips(
+    x, out, columns, stored, height, width, rule, element, amax_before, tensor_encode, plain,
+    chance, g, offset, key, spare, counts,
+):  # fmt: skip
+    """Round whole strips of blocks of height x width elements.
+
+    x and out are matrices of bits, flat, and may be the same; stored[strip, block] receives the
+    stored scales. `element` is (top octave, fraction bits, largest value). `amax_before` is what a
+    block's amax is at least. `offset` is the logical index of x[0]. `plain`: to nearest, uncounted.
+    """
+    rows = x.size // columns
+    divide = rule == AMAX_DIVIDE
+    segment = min(max(width, SEGMENT // width * width), columns)
+    num_blocks = (segment + width - 1) // width
+    amax = np.empty(num_blocks, np.uint32)
+    encode, scale = np.empty(num_blocks, np.float32), np.empty(num_blocks, np.float32)
+    room = np.empty((2, segment), np.float32)
+    top_octave, fraction_bits, largest = int(element[0]), int(element[1]), f32(element[2])
+    for top in range(0, rows, height):
+        bottom = min(top + height, rows)
+        for left in range(0, columns, segment):
+            right = min(left + segment, columns)
+            first, blocks = left // width, (right - left + width - 1) // width
+            amax[:] = amax_before
+            for row in range(top, bottom):
+                amax_row(x[row * columns + left : row * columns + right], amax, width)
+            for b in range(blocks):
+                encode[b], scale[b], stored[top // height, first + b] = scaling(
+                    amax[b], rule, top_octave, fraction_bits, largest, tensor_encode
+                )
+            for row in range(top, bottom):
+                start, stop = row * columns + left, row * columns + right
+                round_row(
+                    x[start:stop], out[start:stop], encode, scale, width, divide, plain, chance, g,
+                    u64(offset + u64(start)), key, spare, room, counts,
+                )  # fmt: skip
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def amax_of(x):
+    """The largest magnitude of a flat array of bits; a NaN is larger than infinity."""
+    largest = NONE
+    for i in range(x.size):
+        largest = max(largest, u32(x[i] & MAGNITUDE))
+    return largest
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def finite_amax_of(x):
+    """The largest finite magnitude of a flat array of bits."""
+    largest = NONE
+    for i in range(x.size):
+        a = u32(x[i] & MAGNITUDE)
+        largest = max(largest, a if a < INFINITY else NONE)
+    return largest
