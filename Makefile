@@ -30,6 +30,7 @@ check: $(VENV)/dev.stamp
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 bench: $(VENV)/dev.stamp
+	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/train_step.py
 
 clean:

@@ -59,10 +59,10 @@ def ratio(one: Timing, other: Timing) -> float:
 
 
 def _timed(variant: Callable[[], object]) -> tuple[float, float]:
-    machine, own, started = _machine_seconds(), sum(os.times()[:2]), time.perf_counter()
+    machine, own, started = _machine_seconds(), sum(os.times()[:4]), time.perf_counter()
     variant()
     seconds = time.perf_counter() - started
-    foreign = (_machine_seconds() - machine) - (sum(os.times()[:2]) - own)
+    foreign = (_machine_seconds() - machine) - (sum(os.times()[:4]) - own)
     return seconds, foreign / (seconds * (psutil.cpu_count() or 1))
 
 

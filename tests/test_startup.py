@@ -34,6 +34,25 @@ def test_a_study_itself_needs_no_torch(code: str) -> None:
     assert "torch" not in loaded(code)
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--help"],
+        ["formats"],
+        ["formats", "e4m3fn", "--diff-rules", "torch-2.11", "torch-2.13"],
+        ["bits", "0.1", "--rounding", "stochastic"],
+    ],
+    ids=" ".join,
+)
+def test_verbs_of_formats_import_nothing_heavy(args: list[str]) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "floatscope.cli.main", *args]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    modules = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
+    assert {"click", "floatscope"} <= modules
+    assert not modules & {"torch", "numpy", "pydantic", "duckdb", "psutil", "rich"}
+
+
 def test_public_names() -> None:
     import floatscope as fs
 

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-import typer
 from rich.console import Console
 
 output = Console(highlight=False)
@@ -22,7 +21,7 @@ def interruptible(message: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         errors.print(message)
-        raise typer.Exit(130) from None
+        raise SystemExit(130) from None
 
 
 def print_json(record: Any) -> None:

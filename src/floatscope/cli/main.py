@@ -1,64 +1,66 @@
-"""The command line: `floatscope VERB`, one short file a verb."""
+"""The command line: `floatscope VERB`, one short file a verb.
+
+A start has to be quick. Hence click itself and not typer, which loads pydantic as soon as a verb
+runs, and hence verbs that import what they compute with when they run (benchmarks/startup.py).
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from contextlib import suppress
-from typing import Annotated
+from typing import NoReturn
 
-import typer
+import click
 
-from floatscope.cli import bits, formats, study, text
+from floatscope.cli.bits import bits
+from floatscope.cli.formats import formats
+from floatscope.cli.study import study
+from floatscope.cli.text import text
 from floatscope.errors import FloatscopeError
 
-app = typer.Typer(
-    name="floatscope",
-    help=(
-        "A laboratory bench for the floating point of neural-network training.\n\n"
-        "Start with: floatscope study run\n\n"
-        "It trains one small GPT in four precisions, changing nothing else, and reports what "
-        "happened."
-    ),
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+SETTINGS = {
+    "help_option_names": ["-h", "--help"],
+    "show_default": True,
+    "color": False if os.environ.get("NO_COLOR") else None,
+}
+
+
+@click.group(context_settings=SETTINGS)
+@click.version_option(
+    package_name="floatscope", message="floatscope %(version)s", help="Print the version."
 )
-app.command()(formats.formats)
-app.command()(bits.bits)
-app.add_typer(study.app)
-app.add_typer(text.app)
+def app() -> None:
+    """A laboratory bench for the floating point of neural-network training.
+
+    Start with: floatscope study run
+
+    It trains one small GPT in four precisions, changing nothing else, and reports what happened.
+    """
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version
-
-        print(f"floatscope {version('floatscope')}")
-        raise typer.Exit
+for verb in (formats, bits, study, text):
+    app.add_command(verb)
 
 
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    pass
-
-
-def main() -> None:
+def main() -> NoReturn:
     """Entry point. Deliberate errors become one message and exit status 1."""
     try:
-        app()
+        status = app(prog_name="floatscope", standalone_mode=False)
+        sys.stdout.flush()
+    except click.Abort:  # Ctrl-C
+        status = 130
+    except click.ClickException as error:  # wrong usage
+        error.show()
+        status = error.exit_code
     except FloatscopeError as error:
         _fail(str(error))
     except OSError as error:  # standard output is full or gone
         _fail(f"the output could not be written: {error.strerror or error}.")
+    sys.exit(status)
 
 
-def _fail(message: str) -> None:
+def _fail(message: str) -> NoReturn:
     print(f"error: {message}", file=sys.stderr)
     with suppress(OSError):
         sys.stdout.flush()

@@ -3,44 +3,42 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
-app = typer.Typer(
-    name="study", help="Train one model under several recipes and compare.", no_args_is_help=True
+
+@click.group()
+def study() -> None:
+    """Train one model under several recipes and compare."""
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+
+
+@study.command()
+@click.argument("study", default="quick", help="A preset, quick or novel, or a study file (TOML).")
+@click.option("--text", help="A UTF-8 text to train on; without it, the built-in world.")
+@click.option("--recipes", help="Recipes to compare, separated by commas.")
+@click.option("--seeds", help="Seeds, separated by commas.")
+@click.option("--out", type=Path, help="The study's folder; studies/NAME if not given.")
+@click.option(
+    "--backend", default="auto", help="Who computes 16-bit products: auto, native or emulated."
 )
-
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-
-
-@app.command()
+@click.option(
+    "--jobs", type=click.IntRange(min=1), help="Runs at a time; as many as fit if not given."
+)
+@click.option("--reuse", type=Path, help="Take over finished runs from this study's folder.")
+@json_option
 def run(
-    study: Annotated[
-        str, typer.Argument(help="A preset, quick or novel, or a study file (TOML).")
-    ] = "quick",
-    text: Annotated[
-        str | None,
-        typer.Option(help="A UTF-8 text to train on; without it, the built-in world."),
-    ] = None,
-    recipes: Annotated[
-        str | None, typer.Option(help="Recipes to compare, separated by commas.")
-    ] = None,
-    seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The study's folder; studies/NAME if not given.")
-    ] = None,
-    backend: Annotated[
-        str,
-        typer.Option(help="Who computes 16-bit products: auto, native or emulated."),
-    ] = "auto",
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time; as many as fit if not given.")
-    ] = None,
-    reuse: Annotated[
-        Path | None, typer.Option(help="Take over finished runs from this study's folder.")
-    ] = None,
-    json: Json = False,
+    study: str,
+    text: str | None,
+    recipes: str | None,
+    seeds: str | None,
+    out: Path | None,
+    backend: str,
+    jobs: int | None,
+    reuse: Path | None,
+    as_json: bool,
 ) -> None:
     """Run a study, or go on with it, and show its table.
 
@@ -58,21 +56,20 @@ def run(
     folder = out if out is not None else Path("studies") / plan.name
     with (
         interruptible("interrupted; the same command goes on from the last checkpoints"),
-        Display(None if json else errors) as display,
+        Display(None if as_json else errors) as display,
     ):
         execute(plan, folder, backend=backend, jobs=jobs, reuse=reuse, display=display)
-    if not json:
+    if not as_json:
         errors.print(f"records in {folder}", highlight=False)
-    _show(folder, json)
+    _show(folder, as_json)
 
 
-@app.command()
-def show(
-    folder: Annotated[Path, typer.Argument(help="A study's folder.")],
-    json: Json = False,
-) -> None:
+@study.command()
+@click.argument("folder", type=Path, help="A study's folder.")
+@json_option
+def show(folder: Path, as_json: bool) -> None:
     """Show what a study has found so far."""
-    _show(folder, json)
+    _show(folder, as_json)
 
 
 def _show(folder: Path, as_json: bool) -> None:

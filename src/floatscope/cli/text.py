@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-app = typer.Typer(name="text", help="Get a text to train on.", no_args_is_help=True)
+import click
 
 
-@app.command()
-def novel(
-    out: Annotated[Path, typer.Option(help="Where to write it.")] = Path("sanguo.txt"),
-    url: Annotated[
-        str | None, typer.Option(help="Another address of the same file (a mirror).")
-    ] = None,
-) -> None:
+@click.group()
+def text() -> None:
+    """Get a text to train on."""
+
+
+@text.command()
+@click.option("--out", type=Path, default="sanguo.txt", help="Where to write it.")
+@click.option("--url", help="Another address of the same file (a mirror).")
+def novel(out: Path, url: str | None) -> None:
     """Download the Romance of the Three Kingdoms and clean it.
 
     The 120-chapter novel in Chinese, Project Gutenberg eBook 23950, 604 193 characters.
@@ -38,13 +37,10 @@ def novel(
         )
 
 
-@app.command()
-def world(
-    out: Annotated[
-        Path | None, typer.Option(help="Where to write it; standard output if absent.")
-    ] = None,
-    validation: Annotated[bool, typer.Option(help="The validation text instead.")] = False,
-) -> None:
+@text.command()
+@click.option("--out", type=Path, help="Where to write it; standard output if absent.")
+@click.option("--validation/--no-validation", help="The validation text instead.")
+def world(out: Path | None, validation: bool) -> None:
     """Print the built-in world that studies train on when no text is given."""
     from floatscope.files import write_text_atomically
     from floatscope.lab.text.world import build_world
