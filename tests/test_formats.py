@@ -316,9 +316,14 @@ def test_blocks() -> None:
 def test_impossible_formats() -> None:
     with pytest.raises(FormatError, match="at least 1 exponent bit"):
         FloatFormat("x", exponent_bits=0, fraction_bits=3, bias=1, specials=Specials.NONE)
+    with pytest.raises(FormatError, match="both a sign and a zero, or neither"):
+        FloatFormat(
+            "x", exponent_bits=4, fraction_bits=3, bias=1, specials=Specials.IEEE, signed=False
+        )
     with pytest.raises(FormatError, match="negative zero to give up"):
         FloatFormat(
             "x", exponent_bits=4, fraction_bits=3, bias=8, signed=False,
+            zero=False,
             specials=Specials.NEGATIVE_ZERO_NAN,
         )  # fmt: skip
     with pytest.raises(TypeError):

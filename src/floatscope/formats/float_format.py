@@ -60,7 +60,9 @@ class FloatFormat:
                 f"{self.name}: a float format needs at least 1 exponent bit and 0 fraction bits, "
                 f"not {self.exponent_bits} and {self.fraction_bits}."
             )
-        if self.specials is Specials.NEGATIVE_ZERO_NAN and not (self.signed and self.zero):
+        if self.signed != self.zero:
+            raise FormatError(f"{self.name}: a format has both a sign and a zero, or neither.")
+        if self.specials is Specials.NEGATIVE_ZERO_NAN and not self.signed:
             raise FormatError(f"{self.name}: only a signed format has a negative zero to give up.")
         if self._largest_finite_magnitude < 1:
             raise FormatError(f"{self.name}: with these special codes no finite value is left.")

@@ -17,9 +17,25 @@ from floatscope.rounding.rules import Rules as Rules
 from floatscope.rounding.rules import rules_for as rules_for
 
 if TYPE_CHECKING:
+    from floatscope.rounding.blocks import Blocks as Blocks
+    from floatscope.rounding.blocks import block_round as block_round
+    from floatscope.rounding.codes import decode_from as decode_from
+    from floatscope.rounding.codes import encode_to as encode_to
+    from floatscope.rounding.codes import pack as pack
+    from floatscope.rounding.codes import unpack as unpack
+    from floatscope.rounding.finder.find import disagreements as disagreements
     from floatscope.rounding.tensors import round_to as round_to
 
-_HOMES = {"round_to": "floatscope.rounding.tensors"}
+_HOMES = {
+    "Blocks": "floatscope.rounding.blocks",
+    "block_round": "floatscope.rounding.blocks",
+    "decode_from": "floatscope.rounding.codes",
+    "encode_to": "floatscope.rounding.codes",
+    "pack": "floatscope.rounding.codes",
+    "unpack": "floatscope.rounding.codes",
+    "disagreements": "floatscope.rounding.finder.find",
+    "round_to": "floatscope.rounding.tensors",
+}
 
 
 def __getattr__(name: str) -> Any:

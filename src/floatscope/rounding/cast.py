@@ -72,13 +72,15 @@ def cast_to(
     """The cast that the choices describe, stochastic ones still without a key.
 
     Raises:
-        FormatError: an unknown name, a block format, or choices that the format cannot express.
+        FormatError: an unknown name, a block format, one that fp64 does not hold, or choices that
+            the format cannot express.
     """
     form = format_called(form) if isinstance(form, str) else form
     if isinstance(form, BlockFormat):
         raise FormatError(f"{form.name} is a block format; use block_round.")
     if not isinstance(form, (FloatFormat, IntFormat)):
         raise FormatError(f"{form!r} is no format; give a name or a FloatFormat.")
+    carrier_of(form, 64)
     chosen = resolve(
         form, rules, rounding=rounding, overflow=overflow, flush_subnormals=flush_subnormals
     )

@@ -30,7 +30,7 @@ def round_cpu(x: Tensor, out: Tensor, cast: Cast, offset: int = 0) -> Counts:
 
     carrier = cast.carrier(x.dtype)
     grid, key, spare = _constants(cast, carrier)
-    x, out = x.reshape(-1), out.view(-1)
+    x, out, first = x.reshape(-1), out.view(-1), np.uint64(offset)
     if carrier == x.dtype == out.dtype:
         source, target = _bits(x), _bits(out)
         if not cast.has_zero and source.ctypes.data == target.ctypes.data:
@@ -38,17 +38,16 @@ def round_cpu(x: Tensor, out: Tensor, cast: Cast, offset: int = 0) -> Counts:
         stream = target.nbytes >= STREAM_BYTES and target.ctypes.data % 64 == 0
 
         def direct(start: int, stop: int, counts: Counts) -> None:
-            round_span(source, target, start, stop, offset, grid, key, spare, stream, counts)
+            round_span(source, target, start, stop, first, grid, key, spare, stream, counts)
 
         return spread(direct, x.numel(), NUM_COUNTS)
 
     def converted(start: int, stop: int, counts: Counts) -> None:
         given = x[start:stop].to(carrier)
         result = torch.empty_like(given)
-        round_span(
-            _bits(given), _bits(result), 0, stop - start, offset + start, grid, key, spare, False,
-            counts,
-        )  # fmt: skip
+        source, target = _bits(given), _bits(result)
+        at, size = np.uint64(offset + start), stop - start
+        round_span(source, target, 0, size, at, grid, key, spare, False, counts)
         out[start:stop].copy_(result)
 
     return spread(converted, x.numel(), NUM_COUNTS, SMALL_PIECE)
@@ -65,7 +64,9 @@ def encode_cpu(x: Tensor, codes: Tensor, cast: Cast, offset: int = 0) -> Counts:
     def piece(start: int, stop: int, counts: Counts) -> None:
         given = _bits(x[start:stop].to(carrier))
         size = stop - start
-        encode_span(given, target[start:stop], 0, size, offset + start, grid, key, spare, counts)
+        encode_span(
+            given, target[start:stop], 0, size, np.uint64(offset + start), grid, key, spare, counts
+        )
 
     return spread(piece, x.numel(), NUM_COUNTS, PIECE if carrier == x.dtype else SMALL_PIECE)
 

@@ -24,8 +24,11 @@ SCALE_RANGE = 127
 
 
 class Scaling(NamedTuple):
-    """How a block is scaled: elements are values times `encode` (or divided by `scale` if that is
-    None), and come back times `scale`."""
+    """How a block is scaled.
+
+    Elements are values times `encode`, or divided by `scale` if that is None, and come back times
+    `scale`.
+    """
 
     scale: np.float32
     encode: np.float32 | None

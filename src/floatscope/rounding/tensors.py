@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,6 +24,7 @@ from floatscope.rounding.reference import RANDOM_BITS
 from floatscope.rounding.rules import Rules
 
 Array = TypeVar("Array", Tensor, NDArray[Any])
+_NUMPY_DTYPES = (np.float16, np.float32, np.float64)
 
 
 def round_to(
@@ -103,15 +106,24 @@ def round_tensor(
     whole = out is not None and out.is_contiguous()
     target = out if whole else torch.empty(x.shape, dtype=dtype, device=x.device)
     assert target is not None
-    if x.device.type == "cpu":
-        counts = round_cpu(source, target, cast)
-    else:
-        counts = round_anywhere(source, target, cast)
+    counts = backend_of(x.device)(source, target, cast)
     settle(cast, x.numel(), counts, receipt)
     if out is not None and not whole:
         out.copy_(target)
         return out
     return target
+
+
+def backend_of(device: torch.device) -> Callable[[Tensor, Tensor, Cast], Any]:
+    """What rounds the tensors of a device: takes input, result and cast, and returns the counts."""
+    if device.type == "cpu":
+        return round_cpu
+    if device.type == "cuda" and find_spec("triton"):
+        # Only with CUDA: tests run this kernel in Triton's interpreter, and never on a device.
+        from floatscope.rounding.kernels.triton_elements import round_triton
+
+        return round_triton
+    return round_anywhere
 
 
 def settle(cast: Cast, elements: int, counts: Any, receipt: Receipt | None) -> None:
@@ -148,7 +160,7 @@ def _round_array(
     dtype: torch.dtype | None,
     receipt: Receipt | None,
 ) -> NDArray[Any]:
-    if not isinstance(x, np.ndarray) or x.dtype not in (np.float16, np.float32, np.float64):
+    if not isinstance(x, np.ndarray) or x.dtype.newbyteorder("=") not in _NUMPY_DTYPES:
         what = x.dtype if isinstance(x, np.ndarray) else type(x).__name__
         raise FormatError(
             f"rounding takes Torch tensors and NumPy arrays of float16, float32 or float64, not "

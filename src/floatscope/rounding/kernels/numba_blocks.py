@@ -97,7 +97,8 @@ def exponent_of(amax, rule, top_octave, fraction_bits, largest):
     if rule == EVEN:
         bits = u32(bits + u32(1 << (22 - fraction_bits)))
     exponent = int(bits >> u32(23)) - 127 - shift - top_octave
-    if (rule == CEIL or rule == RCEIL) and u32(bits & u32(0x7F_FFFF)) != NONE:
+    rounds_up = rule in (CEIL, RCEIL)
+    if rounds_up and u32(bits & u32(0x7F_FFFF)) != NONE:
         exponent += 1
     return min(max(exponent, -127), 127)
 
@@ -316,7 +317,14 @@ def round_row(
     repeat(scale[done // width :], width, scales)
     if chance:
         at = u64(index + u64(done))
-        stochastic(x[done:], out[done:], encodes, scales, divide, g, at, key, spare, counts)
+        head = done + min(
+            x.size - done, np.int64(1 << 32) - np.int64(u32(at))
+        )  # the key's words change there
+        stochastic(x[done:head], out[done:head], encodes, scales, divide, g, at, key, spare, counts)
+        if head < x.size:
+            at = u64(at + u64(head - done))
+            encodes, scales = encodes[head - done :], scales[head - done :]
+            stochastic(x[head:], out[head:], encodes, scales, divide, g, at, key, spare, counts)
     else:
         nearest(x[done:], out[done:], encodes, scales, divide, g, counts)
 

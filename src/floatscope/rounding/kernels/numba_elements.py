@@ -3,7 +3,8 @@
 Values pass through in chunks that fit the first-level cache. A chunk is rounded by a loop without
 branches, which the compiler turns into vector instructions; what lies beyond the largest value is
 passed on as it is for a second, scalar look, and is rare. Large outputs are stored past the caches:
-a plain store would first read the line that it overwrites. Input and output may be the same.
+a plain store would first read the line that it overwrites; loops that do so are functions of their
+own, because the compiler believes what they say of alignment. Input and output may be the same.
 
 The kernels are serial and release the interpreter lock; `threads.py` runs them side by side.
 They are written for uint32 and uint64 alike: T is the type of the bits. In Numba, uint32 + uint32
@@ -15,6 +16,8 @@ compiled code looks for changes here alone; those of `numba_bits.py` never chang
 # What Numba compiles is not what it looks like to a type checker: intrinsics lose an argument.
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -49,91 +52,103 @@ BEYOND, INFINITE, NANS, SATURATED, BECAME_NAN, RAISED, FLUSHED, LOST_SIGN = rang
 u32, u64 = np.uint32, np.uint64
 
 
-@njit(nogil=True, cache=True)
-def nearest(x, out, g, stream):
-    """Nearest, ties to even; returns how many are beyond, became zero, lost their sign."""
-    T = x.dtype.type
-    one, none = T(1), T(0)
-    sign = T(one << T(8 * x.itemsize - 1))
-    drop, normal, largest = T(g[DROP]), T(g[NORMAL]), T(g[LARGEST])
-    lowest = T(g[LOWEST])
-    half_less = T(T(one << T(drop - one)) - one)
-    kept = T(~T(T(one << drop) - one))
-    zero_sign, lost_from = (sign, T(~none)) if g[NEGATIVE_ZERO] else (none, sign)
-    anchor = as_float(T(g[ANCHOR]))
-    beyond, flushed, lost = none, none, none
-    for i in range(x.size):
-        u = x[i]
-        a = T(u & T(~sign))
-        odd = T(T(a >> drop) & one)
-        r = T(T(T(a + half_less) + odd) & kept)
-        on_grid = as_bits(as_float(a) + anchor - anchor)
-        r = on_grid if a < normal else r
-        is_beyond = r > (lowest if u >= sign else largest)
-        beyond = T(beyond + T(is_beyond))
-        is_zero = r == none
-        flushed = T(flushed + T(is_zero & (a != none)))
-        lost = T(lost + T(is_zero & (u >= lost_from)))
-        r = T((a if is_beyond else r) | T(u & (zero_sign if is_zero else sign)))
-        if stream:
-            store_past_caches(out, i, r)
-        else:
-            out[i] = r
-    return beyond, flushed, lost
+def _nearest(past_caches: bool) -> Any:
+    @njit(nogil=True, cache=True)
+    def nearest(x, out, g):
+        """Nearest, ties to even; returns how many are beyond, became zero, lost their sign."""
+        T = x.dtype.type
+        one, none = T(1), T(0)
+        sign = T(one << T(8 * x.itemsize - 1))
+        drop, normal, largest = T(g[DROP]), T(g[NORMAL]), T(g[LARGEST])
+        lowest = T(g[LOWEST])
+        half_less = T(T(one << T(drop - one)) - one)
+        kept = T(~T(T(one << drop) - one))
+        zero_sign, lost_from = (sign, T(~none)) if g[NEGATIVE_ZERO] else (none, sign)
+        anchor = as_float(T(g[ANCHOR]))
+        beyond, flushed, lost = none, none, none
+        for i in range(x.size):
+            u = x[i]
+            a = T(u & T(~sign))
+            odd = T(T(a >> drop) & one)
+            r = T(T(T(a + half_less) + odd) & kept)
+            on_grid = as_bits(as_float(a) + anchor - anchor)
+            r = on_grid if a < normal else r
+            is_beyond = r > (lowest if u >= sign else largest)
+            beyond = T(beyond + T(is_beyond))
+            is_zero = r == none
+            flushed = T(flushed + T(is_zero & (a != none)))
+            lost = T(lost + T(is_zero & (u >= lost_from)))
+            r = T((a if is_beyond else r) | T(u & (zero_sign if is_zero else sign)))
+            if past_caches:
+                store_past_caches(out, i, r)
+            else:
+                out[i] = r
+        return beyond, flushed, lost
+
+    return nearest
 
 
-@njit(nogil=True, cache=True)
-def stochastic(x, out, g, index, key, spare, stream):
-    """Stochastic rounding with 32 - spare random bits; returns what `nearest` does.
+nearest, nearest_past = _nearest(False), _nearest(True)
 
-    How far a value is from its smaller neighbor is cut to 32 bits of the neighbors' distance. Above
-    the smallest normal these are its lowest bits; below, the value is divided by the step, which is
-    exact, or underflows far below the 32 bits.
-    """
-    T = x.dtype.type
-    one, none = T(1), T(0)
-    bits = T(8 * x.itemsize)
-    sign = T(one << T(bits - one))
-    drop, normal, largest = T(g[DROP]), T(g[NORMAL]), T(g[LARGEST])
-    lowest = T(g[LOWEST])
-    unit = T(one << drop)
-    to_left = T(32) - drop if drop < T(32) else none
-    to_right = drop - T(32) if drop > T(32) else none
-    zero_sign, lost_from = (sign, T(~none)) if g[NEGATIVE_ZERO] else (none, sign)
-    step = as_float(T(g[STEP]))
-    steps_in_one = as_float(T(g[ONE_BY_STEP]))
-    most, parts = as_real(T(1 << 31)), as_real(T(1 << 31)) * as_real(T(2))
-    first, second = words(key, u64(index >> u64(32)))
-    start = u32(index)
-    beyond, flushed, lost = none, none, none
-    for i in range(x.size):
-        u = x[i]
-        a = T(u & T(~sign))
-        random = random_word(u32(start + u32(i)), first, second)
-        rest = T(a & T(unit - one))
-        cut = u32(T(T(rest << to_left) >> to_right))
-        steps = as_float(a) * steps_in_one
-        steps = steps if steps < most else most
-        whole = u32(steps)
-        on_grid = a < normal
-        cut = u32((steps - as_real(T(whole))) * parts) if on_grid else cut
-        if spare:
-            cut = u32(u32(cut >> spare) + u32(u32(cut >> u32(spare - u32(1))) & u32(1)))
-            random = u32(random >> spare)
-        up = random < cut
-        r = T(T(a - rest) + (unit if up else none))
-        r = as_bits(as_real(T(T(whole) + T(up))) * step) if on_grid else r
-        is_beyond = r > (lowest if u >= sign else largest)
-        beyond = T(beyond + T(is_beyond))
-        is_zero = r == none
-        flushed = T(flushed + T(is_zero & (a != none)))
-        lost = T(lost + T(is_zero & (u >= lost_from)))
-        r = T((a if is_beyond else r) | T(u & (zero_sign if is_zero else sign)))
-        if stream:
-            store_past_caches(out, i, r)
-        else:
-            out[i] = r
-    return beyond, flushed, lost
+
+def _stochastic(past_caches: bool) -> Any:
+    @njit(nogil=True, cache=True)
+    def stochastic(x, out, g, index, key, spare):
+        """Stochastic rounding with 32 - spare random bits; returns what `nearest` does.
+
+        How far a value is from its smaller neighbor is cut to 32 bits of the neighbors' distance.
+        Above the smallest normal these are its lowest bits; below, the value is divided by the
+        step, which is exact, or underflows far below the 32 bits.
+        """
+        T = x.dtype.type
+        one, none = T(1), T(0)
+        bits = T(8 * x.itemsize)
+        sign = T(one << T(bits - one))
+        drop, normal, largest = T(g[DROP]), T(g[NORMAL]), T(g[LARGEST])
+        lowest = T(g[LOWEST])
+        unit = T(one << drop)
+        to_left = T(T(32) - drop) if drop < T(32) else none
+        to_right = T(drop - T(32)) if drop > T(32) else none
+        zero_sign, lost_from = (sign, T(~none)) if g[NEGATIVE_ZERO] else (none, sign)
+        step = as_float(T(g[STEP]))
+        steps_in_one = as_float(T(g[ONE_BY_STEP]))
+        most, parts = as_real(T(1 << 31)), as_real(T(1 << 31)) * as_real(T(2))
+        first, second = words(key, u64(index >> u64(32)))
+        start = u32(index)
+        beyond, flushed, lost = none, none, none
+        for i in range(x.size):
+            u = x[i]
+            a = T(u & T(~sign))
+            random = random_word(u32(start + u32(i)), first, second)
+            rest = T(a & T(unit - one))
+            cut = u32(T(T(rest << to_left) >> to_right))
+            steps = as_float(a) * steps_in_one
+            steps = steps if steps < most else most
+            whole = u32(steps)
+            on_grid = a < normal
+            cut = u32((steps - as_real(T(whole))) * parts) if on_grid else cut
+            if spare:
+                cut = u32(u32(cut >> spare) + u32(u32(cut >> u32(spare - u32(1))) & u32(1)))
+                random = u32(random >> spare)
+            up = random < cut
+            r = T(T(a - rest) + (unit if up else none))
+            r = as_bits(as_real(T(T(whole) + T(up))) * step) if on_grid else r
+            is_beyond = r > (lowest if u >= sign else largest)
+            beyond = T(beyond + T(is_beyond))
+            is_zero = r == none
+            flushed = T(flushed + T(is_zero & (a != none)))
+            lost = T(lost + T(is_zero & (u >= lost_from)))
+            r = T((a if is_beyond else r) | T(u & (zero_sign if is_zero else sign)))
+            if past_caches:
+                store_past_caches(out, i, r)
+            else:
+                out[i] = r
+        return beyond, flushed, lost
+
+    return stochastic
+
+
+stochastic, stochastic_past = _stochastic(False), _stochastic(True)
 
 
 @njit(nogil=True, cache=True)
@@ -154,7 +169,7 @@ def takes_larger(mode, rest, half, odd, negative):
 
 
 @njit(nogil=True, cache=True)
-def without_chance(x, out, g, stream):
+def without_chance(x, out, g):
     """Every mode but stochastic, from the explicit significand; returns what `nearest` does."""
     T = x.dtype.type
     one, none = T(1), T(0)
@@ -189,10 +204,7 @@ def without_chance(x, out, g, stream):
         flushed = T(flushed + T(is_zero & (a != none)))
         lost = T(lost + T(is_zero & (u >= lost_from)))
         r = T((a if is_beyond else r) | T(u & (zero_sign if is_zero else sign)))
-        if stream:
-            store_past_caches(out, i, r)
-        else:
-            out[i] = r
+        out[i] = r
     return beyond, flushed, lost
 
 
@@ -282,14 +294,28 @@ def flush_subnormals(out, g):
 
 
 @njit(nogil=True, cache=True)
+def by_chance(x, out, g, index, key, spare, stream):
+    """`stochastic`, in two parts where the upper half of the index changes, and with it the key."""
+    head = min(x.size, np.int64(1 << 32) - np.int64(u32(index)))
+    if head == x.size and stream:
+        return stochastic_past(x, out, g, index, key, spare)
+    a, b, c = stochastic(x[:head], out[:head], g, index, key, spare)
+    if head < x.size:
+        there = u64(index + u64(head))
+        d, e, f = stochastic(x[head:], out[head:], g, there, key, spare)
+        a, b, c = type(a)(a + d), type(b)(b + e), type(c)(c + f)
+    return a, b, c
+
+
+@njit(nogil=True, cache=True)
 def round_chunk(x, out, g, index, key, spare, counts, stream):
     """Round one chunk; `index` is the logical position of its first element."""
     if g[MODE] == FAST_NEAREST:
-        beyond, flushed, lost = nearest(x, out, g, stream)
+        beyond, flushed, lost = nearest_past(x, out, g) if stream else nearest(x, out, g)
     elif g[MODE] == STOCHASTIC:
-        beyond, flushed, lost = stochastic(x, out, g, index, key, spare, stream)
+        beyond, flushed, lost = by_chance(x, out, g, index, key, spare, stream)
     else:
-        beyond, flushed, lost = without_chance(x, out, g, stream)
+        beyond, flushed, lost = without_chance(x, out, g)
     if beyond:
         repair(out, g, counts)
     if g[ZERO]:
