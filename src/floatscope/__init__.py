@@ -5,6 +5,9 @@
     step = fs.TrainStep(model, optimizer, fs.recipe("fp16-mixed"), clip_norm=1.0)
     result = step(lambda model: loss_fn(model(x), y))
 
+    rounded = fs.round_to(x, "e4m3fn", overflow="saturate")
+    values, scales, _ = fs.block_round(x, "mxfp8-e4m3")
+
 Names are imported when first used, so that `import floatscope` itself costs nothing.
 """
 
@@ -14,12 +17,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from floatscope.errors import FloatscopeError as FloatscopeError
+    from floatscope.formats import format as format
     from floatscope.recipes import LossScaling as LossScaling
     from floatscope.recipes import Recipe as Recipe
     from floatscope.recipes import recipe as recipe
     from floatscope.recipes.compute import compute as compute
     from floatscope.recipes.train_step import StepResult as StepResult
     from floatscope.recipes.train_step import TrainStep as TrainStep
+    from floatscope.rounding import Receipt as Receipt
+    from floatscope.rounding import Rules as Rules
+    from floatscope.rounding import StochasticKey as StochasticKey
+    from floatscope.rounding import block_round as block_round
+    from floatscope.rounding import decode_from as decode_from
+    from floatscope.rounding import disagreements as disagreements
+    from floatscope.rounding import encode_to as encode_to
+    from floatscope.rounding import pack as pack
+    from floatscope.rounding import round_to as round_to
+    from floatscope.rounding import rules_for as rules_for
+    from floatscope.rounding import unpack as unpack
 
 _HOMES = {
     "FloatscopeError": "floatscope.errors",
@@ -29,6 +44,12 @@ _HOMES = {
     "compute": "floatscope.recipes.compute",
     "StepResult": "floatscope.recipes.train_step",
     "TrainStep": "floatscope.recipes.train_step",
+    "format": "floatscope.formats",
+    **dict.fromkeys(
+        "Receipt Rules StochasticKey block_round decode_from disagreements encode_to pack round_to "
+        "rules_for unpack".split(),
+        "floatscope.rounding",
+    ),
 }
 
 

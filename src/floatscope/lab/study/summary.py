@@ -220,9 +220,9 @@ def _arm(
 def _remarks(runs: tuple[RunSummary, ...]) -> list[str]:
     """Environments that differ between runs, or within a resumed one."""
     remarks = []
-    everywhere = [e for r in runs for e in r.environments]
     for key in ("processor", "python", "packages", "commit"):
-        counts = Counter(_short(getattr(e, key)) for e in everywhere)
+        values = [{_short(getattr(e, key)) for e in run.environments} for run in runs]
+        counts = Counter(value for of_run in values for value in of_run)
         if len(counts) > 1:
             each = "; ".join(f"{value} ({count})" for value, count in counts.most_common())
             remarks.append(f"the runs differ in {key}: {each}")

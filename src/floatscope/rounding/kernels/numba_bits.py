@@ -84,3 +84,12 @@ def random_word(index, first, second):
     h = u32(h + second)
     h = u32(u32(h ^ u32(h >> u32(15))) * HASH2)
     return u32(h ^ u32(h >> u32(15)))
+
+
+@njit(nogil=True, cache=True)
+def is_below(random, cut, spare):
+    """Whether a random number is below a cut, both reduced to 32 - spare bits."""
+    if spare:
+        cut = u32(u32(cut >> spare) + u32(u32(cut >> u32(spare - u32(1))) & u32(1)))
+        random = u32(random >> spare)
+    return random < cut

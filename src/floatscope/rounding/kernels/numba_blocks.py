@@ -20,6 +20,7 @@ from floatscope.rounding.kernels.numba_bits import (
     as_bits,
     as_float,
     as_real,
+    is_below,
     random_word,
     words,
 )
@@ -258,10 +259,7 @@ def stochastic(x, out, encode, scale, divide, g, index, key, spare, counts):
         whole = u32(steps)
         on_grid = a < normal
         cut = u32(f32(steps - as_real(whole)) * parts) if on_grid else u32(rest << to_left)
-        if spare:
-            cut = u32(u32(cut >> spare) + u32(u32(cut >> u32(spare - ONE)) & ONE))
-            random = u32(random >> spare)
-        up = random < cut
+        up = is_below(random, cut, spare)
         r = u32(u32(a - rest) + (unit if up else NONE))
         r = as_bits(f32(as_real(u32(whole + u32(up))) * step)) if on_grid else r
         # from here on as in `nearest`

@@ -27,6 +27,7 @@ from floatscope.rounding.kernels.numba_bits import (
     as_bits,
     as_float,
     as_real,
+    is_below,
     random_word,
     store_past_caches,
     words,
@@ -52,6 +53,21 @@ BEYOND, INFINITE, NANS, SATURATED, BECAME_NAN, RAISED, FLUSHED, LOST_SIGN = rang
 u32, u64 = np.uint32, np.uint64
 
 
+@njit(nogil=True, cache=True)
+def finish(r, u, a, largest, lowest, sign, zero_sign):
+    """The bits of a result from its magnitude r; whether it is beyond, became zero, lost its sign.
+
+    What lies beyond is passed on as it came, a with the sign of u.
+    """
+    T = type(r)
+    none = T(0)
+    is_beyond = r > (lowest if u >= sign else largest)
+    is_zero = r == none
+    is_lost = is_zero & (u >= sign) & (zero_sign == none)
+    bits = T((a if is_beyond else r) | T(u & (zero_sign if is_zero else sign)))
+    return bits, T(is_beyond), T(is_zero & (a != none)), T(is_lost)
+
+
 def _nearest(past_caches: bool) -> Any:
     @njit(nogil=True, cache=True)
     def nearest(x, out, g):
@@ -63,7 +79,7 @@ def _nearest(past_caches: bool) -> Any:
         lowest = T(g[LOWEST])
         half_less = T(T(one << T(drop - one)) - one)
         kept = T(~T(T(one << drop) - one))
-        zero_sign, lost_from = (sign, T(~none)) if g[NEGATIVE_ZERO] else (none, sign)
+        zero_sign = sign if g[NEGATIVE_ZERO] else none
         anchor = as_float(T(g[ANCHOR]))
         beyond, flushed, lost = none, none, none
         for i in range(x.size):
@@ -73,12 +89,12 @@ def _nearest(past_caches: bool) -> Any:
             r = T(T(T(a + half_less) + odd) & kept)
             on_grid = as_bits(as_float(a) + anchor - anchor)
             r = on_grid if a < normal else r
-            is_beyond = r > (lowest if u >= sign else largest)
-            beyond = T(beyond + T(is_beyond))
-            is_zero = r == none
-            flushed = T(flushed + T(is_zero & (a != none)))
-            lost = T(lost + T(is_zero & (u >= lost_from)))
-            r = T((a if is_beyond else r) | T(u & (zero_sign if is_zero else sign)))
+            r, is_beyond, is_flushed, is_lost = finish(r, u, a, largest, lowest, sign, zero_sign)
+            beyond, flushed, lost = (
+                T(beyond + is_beyond),
+                T(flushed + is_flushed),
+                T(lost + is_lost),
+            )
             if past_caches:
                 store_past_caches(out, i, r)
             else:
@@ -109,7 +125,7 @@ def _stochastic(past_caches: bool) -> Any:
         unit = T(one << drop)
         to_left = T(T(32) - drop) if drop < T(32) else none
         to_right = T(drop - T(32)) if drop > T(32) else none
-        zero_sign, lost_from = (sign, T(~none)) if g[NEGATIVE_ZERO] else (none, sign)
+        zero_sign = sign if g[NEGATIVE_ZERO] else none
         step = as_float(T(g[STEP]))
         steps_in_one = as_float(T(g[ONE_BY_STEP]))
         most, parts = as_real(T(1 << 31)), as_real(T(1 << 31)) * as_real(T(2))
@@ -127,18 +143,15 @@ def _stochastic(past_caches: bool) -> Any:
             whole = u32(steps)
             on_grid = a < normal
             cut = u32((steps - as_real(T(whole))) * parts) if on_grid else cut
-            if spare:
-                cut = u32(u32(cut >> spare) + u32(u32(cut >> u32(spare - u32(1))) & u32(1)))
-                random = u32(random >> spare)
-            up = random < cut
+            up = is_below(random, cut, spare)
             r = T(T(a - rest) + (unit if up else none))
             r = as_bits(as_real(T(T(whole) + T(up))) * step) if on_grid else r
-            is_beyond = r > (lowest if u >= sign else largest)
-            beyond = T(beyond + T(is_beyond))
-            is_zero = r == none
-            flushed = T(flushed + T(is_zero & (a != none)))
-            lost = T(lost + T(is_zero & (u >= lost_from)))
-            r = T((a if is_beyond else r) | T(u & (zero_sign if is_zero else sign)))
+            r, is_beyond, is_flushed, is_lost = finish(r, u, a, largest, lowest, sign, zero_sign)
+            beyond, flushed, lost = (
+                T(beyond + is_beyond),
+                T(flushed + is_flushed),
+                T(lost + is_lost),
+            )
             if past_caches:
                 store_past_caches(out, i, r)
             else:
@@ -178,7 +191,7 @@ def without_chance(x, out, g):
     sign, hidden = T(one << T(bits - one)), T(one << fraction)
     drop, normal, mode = T(g[DROP]), T(g[NORMAL]), int(g[MODE])
     largest, lowest = T(g[LARGEST]), T(g[LOWEST])
-    zero_sign, lost_from = (sign, T(~none)) if g[NEGATIVE_ZERO] else (none, sign)
+    zero_sign = sign if g[NEGATIVE_ZERO] else none
     step = as_float(T(g[STEP]))
     first_field, longest = T(g[FIRST_FIELD]), T(bits - one)
     beyond, flushed, lost = none, none, none
@@ -198,12 +211,8 @@ def without_chance(x, out, g):
         up = takes_larger(mode, rest, T(unit >> one), (whole & one) == one, u >= sign)
         r = T(T(a - rest) + (unit if up else none))
         r = as_bits(as_real(T(whole + T(up))) * step) if on_grid else r
-        is_beyond = r > (lowest if u >= sign else largest)
-        beyond = T(beyond + T(is_beyond))
-        is_zero = r == none
-        flushed = T(flushed + T(is_zero & (a != none)))
-        lost = T(lost + T(is_zero & (u >= lost_from)))
-        r = T((a if is_beyond else r) | T(u & (zero_sign if is_zero else sign)))
+        r, is_beyond, is_flushed, is_lost = finish(r, u, a, largest, lowest, sign, zero_sign)
+        beyond, flushed, lost = T(beyond + is_beyond), T(flushed + is_flushed), T(lost + is_lost)
         out[i] = r
     return beyond, flushed, lost
 

@@ -1,0 +1,1 @@
+"""The disagreement finder: where two quantizers differ, and why."""

@@ -1,0 +1,123 @@
+"""Rounding in forked workers, from several threads at once, and with denormals switched off."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from floatscope.rounding import block_round, denormals, encode_to, round_to
+
+SIZE = 3_000_000  # enough for several pieces, so that the thread pool takes part
+
+
+def everything(seed: int) -> list[Tensor]:
+    """Results of every kernel on numbers that depend on the seed."""
+    x = torch.randn(SIZE, generator=torch.Generator().manual_seed(seed)) * 30
+    return [
+        round_to(x, "e4m3fn"),
+        round_to(x, "bf16", rounding="stochastic", key=seed),
+        round_to(x, "e8m0fnu"),
+        encode_to(x, "e5m2"),
+        block_round(x, "mxfp8-e4m3").values,
+        block_round(x[: 1 << 20].view(1024, 1024), "nvfp4", axis=-2).values,
+    ]
+
+
+def same(ours: list[Tensor], theirs: list[Tensor]) -> bool:
+    return all(
+        torch.equal(a.nan_to_num(7), b.nan_to_num(7)) for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+class Rounded(Dataset[list[Tensor]]):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> list[Tensor]:
+        return everything(index)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_forked_data_loader_workers() -> None:
+    """The parent has used the thread pool; its children have the pool without the threads."""
+    expected = [everything(index) for index in range(4)]
+    loader = DataLoader(Rounded(), batch_size=None, num_workers=2, multiprocessing_context="fork")
+    for index, results in enumerate(loader):
+        assert same(results, expected[index])
+    assert same(everything(0), expected[0])
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_forked_child_rounds_with_threads_of_its_own() -> None:
+    expected = everything(5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is the point
+        child = os.fork()
+    if child == 0:
+        os._exit(0 if same(everything(5), expected) else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_concurrent_threads() -> None:
+    expected = [everything(seed) for seed in range(3)]
+    right = [False] * 3
+
+    def work(seed: int) -> None:
+        right[seed] = all(same(everything(seed), expected[seed]) for _ in range(3))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert right == [True] * 3
+
+
+@pytest.fixture
+def flushed_denormals() -> Iterator[None]:
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot switch denormals off")
+    assert denormals.are_flushed()
+    yield
+    torch.set_flush_denormal(False)
+    assert not denormals.are_flushed()
+
+
+def tiny() -> Tensor:
+    """fp32 numbers around and below 2^-126, bit by bit."""
+    bits = torch.cat(
+        [torch.arange(0, 1 << 24, 977), torch.arange(200), (1 << 23) - torch.arange(200)]
+    )
+    return torch.cat([bits, bits + (1 << 31) - (1 << 32)]).to(torch.int32).view(torch.float32)
+
+
+@pytest.mark.parametrize("mode", ["nearest-even", "up", "to-odd", "stochastic"])
+@pytest.mark.parametrize("name", ["bf16", "tf32", "e8m3fnuz", "e7m9", "fp16"])
+def test_exact_with_denormals_off(name: str, mode: str, request: pytest.FixtureRequest) -> None:
+    x = tiny()
+    before = round_to(x, name, rounding=mode, key=1, dtype=torch.float64)  # type: ignore[arg-type]
+    scaled = block_round(x.view(-1, 1)[: 32 * 1000].view(-1, 32), "mxfp8-e4m3")
+    request.getfixturevalue("flushed_denormals")
+    now = round_to(x, name, rounding=mode, key=1, dtype=torch.float64)  # type: ignore[arg-type]
+    assert torch.equal(now.view(torch.int64), before.view(torch.int64))
+    again = block_round(x.view(-1, 1)[: 32 * 1000].view(-1, 32), "mxfp8-e4m3")
+    assert torch.equal(again.values.view(torch.int32), scaled.values.view(torch.int32))
+    assert torch.equal(again.scales.view(torch.int32), scaled.scales.view(torch.int32))
+    assert denormals.are_flushed()  # ours is not the place to switch them back on
