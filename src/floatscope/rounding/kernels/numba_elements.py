@@ -107,15 +107,13 @@ def _nearest(past_caches: bool) -> Any:
 nearest, nearest_past = _nearest(False), _nearest(True)
 
 
+# How far a value is from its smaller neighbor is cut to 32 bits of the neighbors' distance. Above the
+# smallest normal these are its lowest bits; below, the value is divided by the step, which is exact,
+# or underflows far below the 32 bits.
 def _stochastic(past_caches: bool) -> Any:
     @njit(nogil=True, cache=True)
     def stochastic(x, out, g, index, key, spare):
-        """Stochastic rounding with 32 - spare random bits; returns what `nearest` does.
-
-        How far a value is from its smaller neighbor is cut to 32 bits of the neighbors' distance.
-        Above the smallest normal these are its lowest bits; below, the value is divided by the
-        step, which is exact, or underflows far below the 32 bits.
-        """
+        """Stochastic rounding with 32 - spare random bits; returns what `nearest` does."""
         T = x.dtype.type
         one, none = T(1), T(0)
         bits = T(8 * x.itemsize)
