@@ -28,7 +28,7 @@ class ScaleRule(Enum):
     """Values times M / amax, rounded to fp32; the scale is its reciprocal. 1 where amax is zero,
     infinite or NaN. Transformer Engine, current scaling."""
     AMAX_DIVIDE = "amax-divide"
-    """Values divided by amax / M in fp32; 1 where amax is zero. DeepSeek-V3."""
+    """Values divided by amax / M in fp32; by 1 where that is zero. DeepSeek-V3."""
     NVFP4 = "nvfp4"
     """amax / M in e4m3, under a second-level fp32 scale of the whole tensor. NVIDIA NVFP4."""
 

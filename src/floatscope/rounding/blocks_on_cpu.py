@@ -21,7 +21,7 @@ from floatscope.rounding.threads import Counts, spread
 
 PIECE = 1 << 17
 """Elements of the strips that a thread takes at a time, if a strip is not longer."""
-SMALL_PIECE = 1 << 15
+SMALL_PIECE = 1 << 14
 LONGEST_ROW = 1 << 13
 """Longer rows of short blocks are folded, so that threads can share them."""
 
@@ -128,7 +128,7 @@ def _amax(x: Tensor, *, finite: bool) -> np.uint32:
     largest_of = finite_amax_of if finite else amax_of
 
     def piece(start: int, stop: int, counts: Counts) -> None:
-        found.append(largest_of(_bits(x[start:stop].to(torch.float32))))
+        found.append(int(largest_of(_bits(x[start:stop].to(torch.float32)))))
 
     spread(piece, x.numel(), 0, PIECE if x.dtype == torch.float32 else SMALL_PIECE)
     return np.uint32(max(found))

@@ -14,8 +14,9 @@ from floatscope.rounding.threads import PIECE, Counts, spread
 
 STREAM_BYTES = 8 << 20
 """Outputs from this size on are stored past the caches."""
-SMALL_PIECE = 1 << 15
-"""Elements converted at a time; Torch converts so few without threads of its own."""
+SMALL_PIECE = 1 << 14
+"""Elements converted at a time: Torch converts so few without threads of its own, which would not
+survive a fork."""
 
 _BITS = {torch.float32: np.uint32, torch.float64: np.uint64}
 

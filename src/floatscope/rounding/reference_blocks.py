@@ -61,9 +61,8 @@ def scaling(amax: np.float32, form: BlockFormat, encode: np.float32 | None = Non
                 factor = min(largest / amax, FP32_MAX)
                 return Scaling(np.float32(1) / factor, factor)
             case ScaleRule.AMAX_DIVIDE:
-                if amax == 0:
-                    return Scaling(np.float32(1), None)
-                return Scaling(amax / largest if np.isfinite(amax) else np.float32(np.nan), None)
+                scale = amax / largest if np.isfinite(amax) else np.float32(np.nan)
+                return Scaling(scale if scale != 0 else np.float32(1), None)
             case ScaleRule.NVFP4:
                 assert encode is not None
                 return _nvfp4(amax, form, encode)

@@ -135,7 +135,8 @@ def scaling(amax, rule, top_octave, fraction_bits, largest, tensor_encode):
     if amax >= INFINITY:
         return nan, nan, nan
     if rule == AMAX_DIVIDE:
-        scale = f32(value / largest) if amax else one
+        scale = f32(value / largest)
+        scale = scale if scale != f32(0.0) else one
         return one, scale, scale
     if rule == NVFP4:
         stored = to_scale_format(f32(value * f32(tensor_encode * f32(one / largest))))

@@ -107,9 +107,9 @@ def _nearest(past_caches: bool) -> Any:
 nearest, nearest_past = _nearest(False), _nearest(True)
 
 
-# How far a value is from its smaller neighbor is cut to 32 bits of the neighbors' distance. Above the
-# smallest normal these are its lowest bits; below, the value is divided by the step, which is exact,
-# or underflows far below the 32 bits.
+# How far a value is from its smaller neighbor is cut to 32 bits of the neighbors' distance. Above
+# the smallest normal these are its lowest bits; below, the value is divided by the step, which is
+# exact, or underflows far below the 32 bits.
 def _stochastic(past_caches: bool) -> Any:
     @njit(nogil=True, cache=True)
     def stochastic(x, out, g, index, key, spare):

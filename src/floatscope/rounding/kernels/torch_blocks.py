@@ -36,7 +36,8 @@ def scaling(amax: Tensor, form: BlockFormat, encode: Tensor | None) -> tuple[Ten
             factor = torch.where(finite & (amax != 0), factor, one)
             return factor, one / factor, one / factor
         case ScaleRule.AMAX_DIVIDE:
-            scale = torch.where(amax == 0, one, amax / largest)
+            scale = amax / largest
+            scale = torch.where(scale == 0, one, scale)
             scale = torch.where(finite, scale, torch.nan)
             return one, scale, scale
         case ScaleRule.NVFP4:
