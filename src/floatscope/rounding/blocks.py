@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from floatscope.rounding.modes import Rounding
 from floatscope.rounding.random_bits import StochasticKey
 from floatscope.rounding.receipt import Receipt
 from floatscope.rounding.reference import RANDOM_BITS
-from floatscope.rounding.rules import standard
+from floatscope.rounding.rules import ScalarFormat, standard
 from floatscope.rounding.tensors import round_to
 
 Tail = Literal["pad", "error"]
@@ -98,6 +99,7 @@ def block_round(
     return _round(x.detach(), form, cast, axis, tail, out, dtype, receipt)
 
 
+@cache
 def _form(
     form: Format | str, block: tuple[int, int] | None, rule: ScaleRule | str | None
 ) -> BlockFormat:
@@ -119,12 +121,17 @@ def _element_cast(
     generator: torch.Generator | None,
     random_bits: int,
 ) -> Cast:
-    cast = cast_to(form.element, standard(form.element), rounding, "saturate", None)
+    cast = _saturating(form.element, rounding)
     if rounding == "stochastic":
         if not 1 <= random_bits <= RANDOM_BITS:
             raise FormatError(f"stochastic rounding takes 1 to 32 random bits, not {random_bits}.")
         cast = replace(cast, key=key_of(key, generator), random_bits=random_bits)
     return cast
+
+
+@cache
+def _saturating(element: ScalarFormat, rounding: Rounding) -> Cast:
+    return cast_to(element, standard(element), rounding, "saturate", None)
 
 
 def _round(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from floatscope.formats import BlockFormat, FloatFormat, ScaleRule
+from floatscope.formats import BlockFormat, FloatFormat, IntFormat, ScaleRule
 from floatscope.formats.values import octave_of
 from floatscope.rounding.block_layout import Layout
 from floatscope.rounding.cast import Cast
@@ -71,12 +72,9 @@ class _Strips:
     def __init__(
         self, form: BlockFormat, cast: Cast, amax: np.uint32, encode: np.float32 | None, plain: bool
     ) -> None:
-        element = form.element
-        fraction = element.fraction_bits if isinstance(element, FloatFormat) else element.width - 2
-        facts = (octave_of(element.max), fraction, float(element.max))
         self.chance = cast.rules.rounding == "stochastic"
         self.rule = _RULES.index(form.rule)
-        self.element = np.array(facts, np.float64)
+        self.element = _facts(form.element)
         self.amax = amax
         self.encode = np.float32(1) if encode is None else encode
         self.plain = plain and not self.chance
@@ -106,8 +104,9 @@ class _Strips:
             start, stop = first * height * columns, min(last * height, rows) * columns
             source = x[start:stop] if direct else x[start:stop].float()
             target = out[start:stop] if direct else source
+            kept = stored[first:last].reshape(-1)
             round_strips(
-                _bits(source), _bits(target), columns, stored[first:last], height, width, self.rule,
+                _bits(source), _bits(target), columns, kept, height, width, self.rule,
                 self.element, self.amax, self.encode, self.plain, self.chance, self.grid,
                 np.uint64(offset + start), self.key, self.spare, counts,
             )  # fmt: skip
@@ -120,9 +119,16 @@ class _Strips:
         return counts
 
 
+@cache
+def _facts(element: FloatFormat | IntFormat) -> NDArray[np.float64]:
+    """What the kernels ask of an element format: octave and fraction bits at the top, and it."""
+    fraction = element.fraction_bits if isinstance(element, FloatFormat) else element.width - 2
+    return np.array([octave_of(element.max), fraction, float(element.max)])
+
+
 def _amax(x: Tensor, *, finite: bool) -> np.uint32:
     """Bits of the largest magnitude of a flat tensor, of all elements or of the finite ones."""
-    from floatscope.rounding.kernels.numba_blocks import amax_of, finite_amax_of
+    from floatscope.rounding.kernels.numba_amax import amax_of, finite_amax_of
 
     found = [0]
     largest_of = finite_amax_of if finite else amax_of

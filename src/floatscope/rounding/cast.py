@@ -10,6 +10,7 @@ import torch
 from floatscope.errors import FormatError
 from floatscope.formats import FLOATS, BlockFormat, FloatFormat, Format, IntFormat
 from floatscope.formats import format as format_called
+from floatscope.formats.catalogue import E8M0FNU
 from floatscope.formats.show import shown
 from floatscope.rounding.grid import carrier_of
 from floatscope.rounding.random_bits import MASK64, StochasticKey
@@ -54,6 +55,12 @@ class Cast:
     @property
     def has_zero(self) -> bool:
         return isinstance(self.form, IntFormat) or self.form.zero
+
+    @property
+    def is_e8m0_to_nearest(self) -> bool:
+        rules = self.rules
+        nearest = rules.rounding in ("nearest-even", "nearest-away") and not rules.flush_subnormals
+        return self.form == E8M0FNU and nearest and rules.nan == "keep"
 
     def carrier(self, dtype: torch.dtype) -> torch.dtype:
         """In which dtype inputs of `dtype` are rounded."""

@@ -35,12 +35,15 @@ def encode_to(
     rounding: Rounding | None = None,
     overflow: Overflow | None = None,
     flush_subnormals: bool | None = None,
+    out: Tensor | None = None,
     key: StochasticKey | int | None = None,
     generator: torch.Generator | None = None,
     random_bits: int = RANDOM_BITS,
     receipt: Receipt | None = None,
 ) -> Tensor:
     """Round to a float or integer format, like `round_to`, and return the codes.
+
+    Args as there; `out` is contiguous and of the result's dtype.
 
     Returns:
         A contiguous tensor of `x`'s shape in the smallest unsigned dtype that holds a code; unused
@@ -55,7 +58,13 @@ def encode_to(
     if not isinstance(x, Tensor) or x.dtype not in DTYPES:
         raise FormatError(f"encode_to takes floating-point tensors, not {_kind(x)}.")
     source = x.detach().resolve_neg().contiguous()
-    codes = torch.empty(x.shape, dtype=code_dtype(cast.form), device=x.device)
+    dtype = code_dtype(cast.form)
+    if out is not None and not (
+        out.shape == x.shape and out.dtype == dtype and out.device == x.device
+        and out.is_contiguous()
+    ):  # fmt: skip
+        raise FormatError(f"out must be contiguous, of shape {tuple(x.shape)} and {dtype}.")
+    codes = torch.empty(x.shape, dtype=dtype, device=x.device) if out is None else out
     encode = encode_cpu if x.device.type == "cpu" else encode_anywhere
     settle(cast, x.numel(), encode(source, codes, cast), receipt)
     return codes

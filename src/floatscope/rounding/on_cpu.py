@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -21,8 +23,12 @@ survive a fork."""
 _BITS = {torch.float32: np.uint32, torch.float64: np.uint64}
 
 
-def round_cpu(x: Tensor, out: Tensor, cast: Cast, offset: int = 0) -> Counts:
+def round_cpu(
+    x: Tensor, out: Tensor, cast: Cast, offset: int = 0, *, fresh: bool = False
+) -> Counts:
     """Round contiguous `x` into contiguous `out` of the same shape, which may be `x`.
+
+    `fresh` memory is zeroed page by page as it is first touched, and so in the cache already.
 
     Returns:
         The counts of `receipt.COUNTS`.
@@ -32,11 +38,14 @@ def round_cpu(x: Tensor, out: Tensor, cast: Cast, offset: int = 0) -> Counts:
     carrier = cast.carrier(x.dtype)
     grid, key, spare = _constants(cast, carrier)
     x, out, first = x.reshape(-1), out.view(-1), np.uint64(offset)
+    if cast.is_e8m0_to_nearest and x.dtype == out.dtype == torch.float32:
+        return _powers(_bits(x), _bits(out), grid)
     if carrier == x.dtype == out.dtype:
         source, target = _bits(x), _bits(out)
         if not cast.has_zero and source.ctypes.data == target.ctypes.data:
             source = source.copy()
-        stream = target.nbytes >= STREAM_BYTES and target.ctypes.data % 64 == 0
+        is_aligned = target.ctypes.data % 64 == 0
+        stream = is_aligned and not fresh and target.nbytes >= STREAM_BYTES
 
         def direct(start: int, stop: int, counts: Counts) -> None:
             round_span(source, target, start, stop, first, grid, key, spare, stream, counts)
@@ -52,6 +61,15 @@ def round_cpu(x: Tensor, out: Tensor, cast: Cast, offset: int = 0) -> Counts:
         out[start:stop].copy_(result)
 
     return spread(converted, x.numel(), NUM_COUNTS, SMALL_PIECE)
+
+
+def _powers(x: NDArray[Any], out: NDArray[Any], grid: NDArray[np.uint64]) -> Counts:
+    from floatscope.rounding.kernels.numba_powers import round_powers
+
+    def piece(start: int, stop: int, counts: Counts) -> None:
+        round_powers(x, out, start, stop, grid, counts)
+
+    return spread(piece, x.size, NUM_COUNTS)
 
 
 def encode_cpu(x: Tensor, codes: Tensor, cast: Cast, offset: int = 0) -> Counts:

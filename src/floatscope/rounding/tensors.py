@@ -106,7 +106,10 @@ def round_tensor(
     whole = out is not None and out.is_contiguous()
     target = out if whole else torch.empty(x.shape, dtype=dtype, device=x.device)
     assert target is not None
-    counts = backend_of(x.device)(source, target, cast)
+    if x.device.type == "cpu":
+        counts = round_cpu(source, target, cast, fresh=not whole)
+    else:
+        counts = backend_of(x.device)(source, target, cast)
     settle(cast, x.numel(), counts, receipt)
     if out is not None and not whole:
         out.copy_(target)

@@ -81,26 +81,18 @@ def amax_row(x, amax, width):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def normal_bits(bits):
-    """A positive magnitude times 2^64 if it is subnormal, so that its bits show its octave."""
-    return bits if bits >= u32(1 << 23) else as_bits(f32(as_float(bits) * f32(2.0**64)))
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
 def exponent_of(amax, rule, top_octave, fraction_bits, largest):
     """The exponent of a block's scale under the rules that give a power of two."""
     if rule == RCEIL:
         amax, top_octave = as_bits(f32(as_float(amax) * f32(f32(1.0) / largest))), 0
-    if amax == NONE:
-        return -127
-    bits = normal_bits(amax)
-    shift = 64 if bits != amax else 0
+    is_small = amax < u32(1 << 23)  # subnormal: times 2^64, so that the bits show the octave
+    bits = as_bits(f32(as_float(amax) * f32(2.0**64))) if is_small else amax
     if rule == EVEN:
         bits = u32(bits + u32(1 << (22 - fraction_bits)))
-    exponent = int(bits >> u32(23)) - 127 - shift - top_octave
-    rounds_up = rule in (CEIL, RCEIL)
-    if rounds_up and u32(bits & u32(0x7F_FFFF)) != NONE:
-        exponent += 1
+    exponent = np.int32(bits >> u32(23)) - np.int32(191 if is_small else 127) - top_octave
+    if rule in (CEIL, RCEIL):
+        exponent += 1 if u32(bits & u32(0x7F_FFFF)) != NONE else 0
+    exponent = -127 if amax == NONE else exponent
     return min(max(exponent, -127), 127)
 
 
@@ -121,31 +113,62 @@ def to_scale_format(value):
     return min(r, f32(448.0))
 
 
+def _scalings(rule):
+    """The scalings of a segment's blocks, by a rule that the compiler knows."""
+
+    @njit(nogil=True, cache=True, error_model="numpy")
+    def scalings(amax, encode, scale, stored, element, tensor_encode):
+        """Fill encode, scale and stored for each block: reference_blocks.scaling."""
+        nan, one = as_float(QUIET), f32(1.0)
+        top_octave, fraction_bits, largest = int(element[0]), int(element[1]), f32(element[2])
+        for b in range(amax.size):
+            broken = amax[b] >= INFINITY
+            value = as_float(amax[b])
+            if rule == AMAX:
+                factor = min(f32(largest / value), FP32_MAX)
+                factor = one if broken or amax[b] == NONE else factor
+                back = f32(one / factor)
+                kept = back
+            elif rule == AMAX_DIVIDE:
+                back = f32(value / largest)
+                back = nan if broken else back if back != f32(0.0) else one
+                factor, kept = one, back
+            elif rule == NVFP4:
+                kept = to_scale_format(f32(value * f32(tensor_encode * f32(one / largest))))
+                kept = nan if broken else kept
+                back = f32(kept * f32(one / tensor_encode))
+                factor = f32(one / back)
+                factor = FP32_MAX if factor > FP32_MAX else factor
+            else:
+                exponent = exponent_of(amax[b], rule, top_octave, fraction_bits, largest)
+                back = nan if broken else power_of_two(exponent)
+                factor = nan if broken else power_of_two(-exponent)
+                kept = back
+            encode[b], scale[b], stored[b] = factor, back, kept
+
+    return scalings
+
+
+by_floor, by_ceil, by_even, by_rceil, by_amax, by_division, by_nvfp4 = map(_scalings, range(7))
+
+
 @njit(nogil=True, cache=True, error_model="numpy")
-def scaling(amax, rule, top_octave, fraction_bits, largest, tensor_encode):
-    """(encode, scale, stored scale) of a block: reference_blocks.scaling."""
-    nan = as_float(QUIET)
-    one = f32(1.0)
-    value = as_float(amax)
-    if rule == AMAX:
-        if amax >= INFINITY or amax == NONE:
-            return one, one, one
-        factor = min(f32(largest / value), FP32_MAX)
-        return factor, f32(one / factor), f32(one / factor)
-    if amax >= INFINITY:
-        return nan, nan, nan
-    if rule == AMAX_DIVIDE:
-        scale = f32(value / largest)
-        scale = scale if scale != f32(0.0) else one
-        return one, scale, scale
-    if rule == NVFP4:
-        stored = to_scale_format(f32(value * f32(tensor_encode * f32(one / largest))))
-        scale = f32(stored * f32(one / tensor_encode))
-        factor = min(f32(one / scale), FP32_MAX) if scale != f32(0.0) else FP32_MAX
-        return factor, scale, stored
-    exponent = exponent_of(amax, rule, top_octave, fraction_bits, largest)
-    scale = power_of_two(exponent)
-    return power_of_two(-exponent), scale, scale
+def scale_blocks(amax, rule, encode, scale, stored, element, tensor_encode):
+    """The scalings of a segment's blocks."""
+    if rule == FLOOR:
+        by_floor(amax, encode, scale, stored, element, tensor_encode)
+    elif rule == CEIL:
+        by_ceil(amax, encode, scale, stored, element, tensor_encode)
+    elif rule == EVEN:
+        by_even(amax, encode, scale, stored, element, tensor_encode)
+    elif rule == RCEIL:
+        by_rceil(amax, encode, scale, stored, element, tensor_encode)
+    elif rule == AMAX:
+        by_amax(amax, encode, scale, stored, element, tensor_encode)
+    elif rule == AMAX_DIVIDE:
+        by_division(amax, encode, scale, stored, element, tensor_encode)
+    else:
+        by_nvfp4(amax, encode, scale, stored, element, tensor_encode)
 
 
 def _plain(width, divide):
@@ -335,7 +358,7 @@ def round_strips(
 ):  # fmt: skip
     """Round whole strips of blocks of height x width elements.
 
-    x and out are matrices of bits, flat, and may be the same; stored[strip, block] receives the
+    x and out are matrices of bits, flat, and may be the same; `stored`, flat too, receives the
     stored scales. `element` is (top octave, fraction bits, largest value). `amax_before` is what a
     block's amax is at least. `offset` is the logical index of x[0]. `plain`: to nearest, uncounted.
     """
@@ -346,7 +369,7 @@ def round_strips(
     amax = np.empty(num_blocks, np.uint32)
     encode, scale = np.empty(num_blocks, np.float32), np.empty(num_blocks, np.float32)
     room = np.empty((2, segment), np.float32)
-    top_octave, fraction_bits, largest = int(element[0]), int(element[1]), f32(element[2])
+    per_strip = (columns + width - 1) // width
     for top in range(0, rows, height):
         bottom = min(top + height, rows)
         for left in range(0, columns, segment):
@@ -355,32 +378,11 @@ def round_strips(
             amax[:] = amax_before
             for row in range(top, bottom):
                 amax_row(x[row * columns + left : row * columns + right], amax, width)
-            for b in range(blocks):
-                encode[b], scale[b], stored[top // height, first + b] = scaling(
-                    amax[b], rule, top_octave, fraction_bits, largest, tensor_encode
-                )
+            kept = stored[top // height * per_strip + first :][:blocks]
+            scale_blocks(amax[:blocks], rule, encode, scale, kept, element, tensor_encode)
             for row in range(top, bottom):
                 start, stop = row * columns + left, row * columns + right
                 round_row(
                     x[start:stop], out[start:stop], encode, scale, width, divide, plain, chance, g,
                     u64(offset + u64(start)), key, spare, room, counts,
                 )  # fmt: skip
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def amax_of(x):
-    """The largest magnitude of a flat array of bits; a NaN is larger than infinity."""
-    largest = NONE
-    for i in range(x.size):
-        largest = max(largest, u32(x[i] & MAGNITUDE))
-    return largest
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def finite_amax_of(x):
-    """The largest finite magnitude of a flat array of bits."""
-    largest = NONE
-    for i in range(x.size):
-        a = u32(x[i] & MAGNITUDE)
-        largest = max(largest, a if a < INFINITY else NONE)
-    return largest
