@@ -74,7 +74,7 @@ def _powers(x: NDArray[Any], out: NDArray[Any], grid: NDArray[np.uint64]) -> Cou
 
 def encode_cpu(x: Tensor, codes: Tensor, cast: Cast, offset: int = 0) -> Counts:
     """Write the codes of contiguous `x` to contiguous `codes` of an unsigned dtype."""
-    from floatscope.rounding.kernels.numba_elements import encode_span
+    from floatscope.rounding.kernels.numba_codes import encode_span
 
     carrier = cast.carrier(x.dtype)
     grid, key, spare = _constants(cast, carrier)

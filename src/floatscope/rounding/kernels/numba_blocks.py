@@ -44,38 +44,43 @@ QUIET, NONE, ONE = u32(0x7FC0_0000), u32(0), u32(1)
 FP32_MAX = f32(3.4028234663852886e38)
 
 
-def _reduce(width):
-    """The amax of blocks of a width that the compiler knows and unrolls; 0: given when called."""
-
-    @njit(nogil=True, cache=True, error_model="numpy")
-    def reduce(x, amax, given):
-        size = width if width else given
-        for b in range(x.size // size):
-            largest = amax[b]
-            for j in range(size):
-                largest = max(largest, u32(x[b * size + j] & MAGNITUDE))
-            amax[b] = largest
-
-    return reduce
-
-
-reduce_1, reduce_16, reduce_32, reduce_128, reduce_any = map(_reduce, (1, 16, 32, 128, 0))
+@njit(nogil=True, cache=True, error_model="numpy")
+def halve(x, out):
+    """The larger of each pair."""
+    for i in range(out.size):
+        out[i] = max(x[2 * i], x[2 * i + 1])
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def amax_row(x, amax, width):
+def amax_by_halves(x, amax, width, room):
+    """Blocks of a power of two: halving whole rows is vector work, a loop over 32 is not."""
+    count, width, here = x.size // 2, width // 2, 0
+    pairs = room[0, :count]
+    for i in range(count):
+        pairs[i] = max(u32(x[2 * i] & MAGNITUDE), u32(x[2 * i + 1] & MAGNITUDE))
+    while width > 1:
+        count, width = count // 2, width // 2
+        halve(room[here, : 2 * count], room[1 - here, :count])
+        here = 1 - here
+    for b in range(count):
+        amax[b] = max(amax[b], room[here, b])
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def amax_row(x, amax, width, room):
     """amax[b] = the largest magnitude of block b of a row, or of what it held before."""
-    if width == 1:
-        reduce_1(x, amax, 1)
-    elif width == 16:
-        reduce_16(x, amax, 16)
-    elif width == 32:
-        reduce_32(x, amax, 32)
-    elif width == 128:
-        reduce_128(x, amax, 128)
-    else:
-        reduce_any(x, amax, width)
     whole = x.size // width
+    if width == 1:
+        for i in range(x.size):
+            amax[i] = max(amax[i], u32(x[i] & MAGNITUDE))
+    elif width < 128 and width & (width - 1) == 0:
+        amax_by_halves(x[: whole * width], amax, width, room)
+    else:
+        for b in range(whole):
+            largest = amax[b]
+            for j in range(width):
+                largest = max(largest, u32(x[b * width + j] & MAGNITUDE))
+            amax[b] = largest
     for i in range(whole * width, x.size):
         amax[whole] = max(amax[whole], u32(x[i] & MAGNITUDE))
 
@@ -368,7 +373,7 @@ def round_strips(
     num_blocks = (segment + width - 1) // width
     amax = np.empty(num_blocks, np.uint32)
     encode, scale = np.empty(num_blocks, np.float32), np.empty(num_blocks, np.float32)
-    room = np.empty((2, segment), np.float32)
+    room, halves = np.empty((2, segment), np.float32), np.empty((2, segment), np.uint32)
     per_strip = (columns + width - 1) // width
     for top in range(0, rows, height):
         bottom = min(top + height, rows)
@@ -377,7 +382,8 @@ def round_strips(
             first, blocks = left // width, (right - left + width - 1) // width
             amax[:] = amax_before
             for row in range(top, bottom):
-                amax_row(x[row * columns + left : row * columns + right], amax, width)
+                start = row * columns
+                amax_row(x[start + left : start + right], amax, width, halves)
             kept = stored[top // height * per_strip + first :][:blocks]
             scale_blocks(amax[:blocks], rule, encode, scale, kept, element, tensor_encode)
             for row in range(top, bottom):

@@ -42,10 +42,6 @@ LARGEST, LOWEST = INDEX["largest"], INDEX["lowest"]
 NEGATIVE_ZERO, FLUSH, INWARD = (INDEX[n] for n in ("negative_zero", "flush", "inward"))
 OVERFLOW, INFINITY, NAN = INDEX["overflow"], INDEX["infinity"], INDEX["nan"]
 NEGATIVE, ZERO = INDEX["negative"], INDEX["zero"]
-CODE_SHIFT, INFINITY_CODE, NAN_CODE = (
-    INDEX[n] for n in ("code_shift", "infinity_code", "nan_code")
-)
-WIDTH, INTEGER = INDEX["width"], INDEX["integer"]
 
 # Counted per call, in the order of receipt.COUNTS.
 BEYOND, INFINITE, NANS, SATURATED, BECAME_NAN, RAISED, FLUSHED, LOST_SIGN = range(NUM_COUNTS)
@@ -110,7 +106,7 @@ nearest, nearest_past = _nearest(False), _nearest(True)
 # How far a value is from its smaller neighbor is cut to 32 bits of the neighbors' distance. Above
 # the smallest normal these are its lowest bits; below, the value is divided by the step, which is
 # exact, or underflows far below the 32 bits.
-def _stochastic(past_caches: bool) -> Any:
+def _stochastic(past_caches: bool, all_bits: bool) -> Any:
     @njit(nogil=True, cache=True)
     def stochastic(x, out, g, index, key, spare):
         """Stochastic rounding with 32 - spare random bits; returns what `nearest` does."""
@@ -141,7 +137,7 @@ def _stochastic(past_caches: bool) -> Any:
             whole = u32(steps)
             on_grid = a < normal
             cut = u32((steps - as_real(T(whole))) * parts) if on_grid else cut
-            up = is_below(random, cut, spare)
+            up = random < cut if all_bits else is_below(random, cut, spare)
             r = T(T(a - rest) + (unit if up else none))
             r = as_bits(as_real(T(T(whole) + T(up))) * step) if on_grid else r
             r, is_beyond, is_flushed, is_lost = finish(r, u, a, largest, lowest, sign, zero_sign)
@@ -159,7 +155,8 @@ def _stochastic(past_caches: bool) -> Any:
     return stochastic
 
 
-stochastic, stochastic_past = _stochastic(False), _stochastic(True)
+stochastic, few_bits = _stochastic(False, True), _stochastic(False, False)
+stochastic_past = _stochastic(True, True)
 
 
 @njit(nogil=True, cache=True)
@@ -301,17 +298,25 @@ def flush_subnormals(out, g):
 
 
 @njit(nogil=True, cache=True)
-def by_chance(x, out, g, index, key, spare, stream):
-    """`stochastic`, in two parts where the upper half of the index changes, and with it the key."""
-    head = min(x.size, np.int64(1 << 32) - np.int64(u32(index)))
-    if head == x.size and stream:
+def with_one_key(x, out, g, index, key, spare, stream):
+    """The stochastic loop for so many bits and such an output."""
+    if spare:
+        return few_bits(x, out, g, index, key, spare)
+    if stream:
         return stochastic_past(x, out, g, index, key, spare)
-    a, b, c = stochastic(x[:head], out[:head], g, index, key, spare)
-    if head < x.size:
-        there = u64(index + u64(head))
-        d, e, f = stochastic(x[head:], out[head:], g, there, key, spare)
-        a, b, c = type(a)(a + d), type(b)(b + e), type(c)(c + f)
-    return a, b, c
+    return stochastic(x, out, g, index, key, spare)
+
+
+@njit(nogil=True, cache=True)
+def by_chance(x, out, g, index, key, spare, stream):
+    """Two parts where the upper half of the index changes, and the words of the key with it."""
+    head = min(x.size, np.int64(1 << 32) - np.int64(u32(index)))
+    if head == x.size:
+        return with_one_key(x, out, g, index, key, spare, stream)
+    a, b, c = with_one_key(x[:head], out[:head], g, index, key, spare, False)
+    there = u64(index + u64(head))
+    d, e, f = with_one_key(x[head:], out[head:], g, there, key, spare, False)
+    return type(a)(a + d), type(b)(b + e), type(c)(c + f)
 
 
 @njit(nogil=True, cache=True)
@@ -344,51 +349,3 @@ def round_span(x, out, start, stop, offset, g, key, spare, stream, counts):
         round_chunk(
             x[first:last], out[first:last], g, u64(offset + u64(first)), key, spare, counts, stream
         )
-
-
-@njit(nogil=True, cache=True)
-def codes_of(values, out, g):
-    """Codes of values that the format holds."""
-    T, C = values.dtype.type, out.dtype.type
-    one, none = T(1), T(0)
-    bits = T(8 * values.itemsize)
-    sign = T(one << T(bits - one))
-    infinity = T(0x7F800000) if bits == T(32) else T(0x7FF0000000000000)
-    drop, normal, shift = T(g[DROP]), T(g[NORMAL]), T(g[CODE_SHIFT])
-    anchor_bits = T(g[ANCHOR])
-    anchor = as_float(anchor_bits)
-    up, down = T(bits - one), T(g[WIDTH] - u64(1))
-    two_complement = g[INTEGER] != u64(0)
-    special = False
-    for i in range(values.size):
-        u = values[i]
-        a = T(u & T(~sign))
-        code = T(T(a >> drop) - shift)
-        code = T(as_bits(as_float(a) + anchor) - anchor_bits) if a < normal else code
-        special |= a >= infinity
-        negative = T(u >> up)
-        signed = T(code | T(negative << down))
-        out[i] = C(T(none - code) if two_complement and negative else signed)
-    if special:
-        for i in range(values.size):
-            u = values[i]
-            a = T(u & T(~sign))
-            if a == infinity:
-                out[i] = C(g[INFINITY_CODE] | u64(u64(T(u >> up)) << u64(down)))
-            elif a > infinity:
-                out[i] = C(g[NAN_CODE] | u64(u64(T(u >> up)) << u64(down)))
-
-
-@njit(nogil=True, cache=True)
-def encode_span(x, out, start, stop, offset, g, key, spare, counts):
-    """Round x[start:stop] and write the codes to out; `offset` is the logical index of x[0]."""
-    buffer = np.empty(CHUNK, x.dtype)
-    mask = u64((u64(1) << g[WIDTH]) - u64(1))
-    for first in range(start, stop, CHUNK):
-        last = min(first + CHUNK, stop)
-        chunk, codes = buffer[: last - first], out[first:last]
-        round_chunk(x[first:last], chunk, g, u64(offset + u64(first)), key, spare, counts, False)
-        codes_of(chunk, codes, g)
-        if g[INTEGER] and g[WIDTH] < u64(8 * out.itemsize):
-            for i in range(codes.size):
-                codes[i] &= out.dtype.type(mask)

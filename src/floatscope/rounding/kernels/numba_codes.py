@@ -1,0 +1,128 @@
+"""Rounding to codes on the CPU.
+
+To nearest, a code falls out of the rounding on the way. Everything else is rounded to values, chunk
+by chunk, and then encoded.
+
+The rounding is that of `numba_elements.py`. Numba's cache looks for changes in this file alone, so
+the checksum of the other one is a part of the kernel: another checksum is another kernel.
+"""
+
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from floatscope.rounding.grid import FAST_NEAREST, INDEX
+from floatscope.rounding.kernels import numba_elements
+from floatscope.rounding.kernels.numba_bits import as_bits, as_float
+from floatscope.rounding.kernels.numba_elements import CHUNK, FLUSH, FLUSHED, LOST_SIGN, round_chunk
+
+CODE_SHIFT, WIDTH, INTEGER = (INDEX[n] for n in ("code_shift", "width", "integer"))
+INFINITY_CODE, NAN_CODE = INDEX["infinity_code"], INDEX["nan_code"]
+MODE, DROP, NORMAL, ANCHOR = (INDEX[n] for n in ("mode", "drop", "normal", "anchor"))
+LARGEST, NEGATIVE_ZERO, ZERO = (INDEX[n] for n in ("largest", "negative_zero", "zero"))
+
+u64 = np.uint64
+
+
+@njit(nogil=True, cache=True)
+def codes_of(values, out, g):
+    """Codes of values that the format holds."""
+    T, C = values.dtype.type, out.dtype.type
+    one, none = T(1), T(0)
+    bits = T(8 * values.itemsize)
+    sign = T(one << T(bits - one))
+    infinity = T(0x7F800000) if bits == T(32) else T(0x7FF0000000000000)
+    drop, normal, shift = T(g[DROP]), T(g[NORMAL]), T(g[CODE_SHIFT])
+    anchor_bits = T(g[ANCHOR])
+    anchor = as_float(anchor_bits)
+    up, down = T(bits - one), T(g[WIDTH] - u64(1))
+    two_complement = g[INTEGER] != u64(0)
+    special = False
+    for i in range(values.size):
+        u = values[i]
+        a = T(u & T(~sign))
+        code = T(T(a >> drop) - shift)
+        code = T(as_bits(as_float(a) + anchor) - anchor_bits) if a < normal else code
+        special |= a >= infinity
+        negative = T(u >> up)
+        signed = T(code | T(negative << down))
+        out[i] = C(T(none - code) if two_complement and negative else signed)
+    if special:
+        for i in range(values.size):
+            u = values[i]
+            a = T(u & T(~sign))
+            if a == infinity:
+                out[i] = C(g[INFINITY_CODE] | u64(u64(T(u >> up)) << u64(down)))
+            elif a > infinity:
+                out[i] = C(g[NAN_CODE] | u64(u64(T(u >> up)) << u64(down)))
+
+
+@njit(nogil=True, cache=True)
+def encode_nearest(x, out, g):
+    """Codes to nearest even; how many lie beyond the largest value, became zero, lost their sign.
+
+    The codes are only right if none lies beyond.
+    """
+    T, C = x.dtype.type, out.dtype.type
+    one, none = T(1), T(0)
+    sign = T(one << T(8 * x.itemsize - 1))
+    drop, normal = T(g[DROP]), T(g[NORMAL])
+    largest = T(T(T(g[LARGEST]) >> drop) - T(g[CODE_SHIFT]))
+    half_less = T(T(one << T(drop - one)) - one)
+    anchor_bits, shift = T(g[ANCHOR]), T(g[CODE_SHIFT])
+    anchor = as_float(anchor_bits)
+    down = T(T(8 * x.itemsize) - T(g[WIDTH]))
+    kept = T(~none) if g[NEGATIVE_ZERO] else none
+    beyond, flushed, lost = none, none, none
+    for i in range(x.size):
+        u = x[i]
+        a = T(u & T(~sign))
+        odd = T(T(a >> drop) & one)
+        r = T(T(a + half_less) + odd)
+        on_grid = as_bits(as_float(a) + anchor)
+        is_normal = a >= normal
+        code = T(T(r >> drop) - shift) if is_normal else T(on_grid - anchor_bits)
+        beyond = T(beyond + T(code > largest))
+        is_zero = code == none
+        flushed = T(flushed + T(is_zero & (a != none)))
+        lost = T(lost + T(is_zero & (u >= sign)))
+        out[i] = C(code | T(T(u & sign) >> down & (kept if is_zero else T(~none))))
+    return beyond, flushed, lost
+
+
+def _encode_span(revision: int) -> Any:
+    """The kernel for one state of the rounding's source."""
+
+    @njit(nogil=True, cache=True)
+    def encode_span(x, out, start, stop, offset, g, key, spare, counts):
+        """Round x[start:stop] and write the codes; `offset` is the logical index of x[0]."""
+        plain = revision and g[MODE] == FAST_NEAREST and not (g[INTEGER] or g[FLUSH] or g[ZERO])
+        buffer = np.empty(CHUNK, x.dtype)
+        mask = u64((u64(1) << g[WIDTH]) - u64(1))
+        for first in range(start, stop, CHUNK):
+            last = min(first + CHUNK, stop)
+            chunk, codes = buffer[: last - first], out[first:last]
+            if plain:
+                beyond, flushed, lost = encode_nearest(x[first:last], codes, g)
+                if not beyond:
+                    counts[FLUSHED] += flushed
+                    counts[LOST_SIGN] += 0 if g[NEGATIVE_ZERO] else lost
+                    continue
+            at = u64(offset + u64(first))
+            round_chunk(x[first:last], chunk, g, at, key, spare, counts, False)
+            codes_of(chunk, codes, g)
+            if g[INTEGER] and g[WIDTH] < u64(8 * out.itemsize):
+                for i in range(codes.size):
+                    codes[i] &= out.dtype.type(mask)
+
+    return encode_span
+
+
+encode_span = _encode_span(zlib.crc32(Path(numba_elements.__file__).read_bytes()) | 1)
