@@ -17,6 +17,7 @@ from floatscope.rounding.blocks_anywhere import blocks_anywhere
 from floatscope.rounding.blocks_on_cpu import blocks_on_cpu
 from floatscope.rounding.cast import DTYPES, Cast, cast_to, key_of
 from floatscope.rounding.modes import Rounding
+from floatscope.rounding.pages import fresh
 from floatscope.rounding.random_bits import StochasticKey
 from floatscope.rounding.receipt import Receipt
 from floatscope.rounding.reference import RANDOM_BITS
@@ -177,7 +178,7 @@ def _round_layout(
     receipt: Receipt | None,
 ) -> Blocks:
     whole = out is not None and out.is_contiguous()
-    target = out if whole else torch.empty(x.shape, dtype=dtype, device=x.device)
+    target = out if whole else fresh(x.shape, dtype, x.device)
     assert target is not None
     scales = torch.empty(layout.scales_shape, dtype=torch.float32, device=x.device)
     fast = cast.rules.rounding in ("nearest-even", "stochastic") and x.dtype != torch.float64

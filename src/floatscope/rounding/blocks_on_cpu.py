@@ -16,6 +16,7 @@ from floatscope.formats.values import octave_of
 from floatscope.rounding.block_layout import Layout
 from floatscope.rounding.cast import Cast
 from floatscope.rounding.grid import grid_of
+from floatscope.rounding.on_cpu import STREAM_BYTES
 from floatscope.rounding.receipt import NUM_COUNTS
 from floatscope.rounding.reference_blocks import tensor_encode
 from floatscope.rounding.threads import Counts, spread
@@ -23,6 +24,8 @@ from floatscope.rounding.threads import Counts, spread
 PIECE = 1 << 17
 """Elements of the strips that a thread takes at a time, if a strip is not longer."""
 SMALL_PIECE = 1 << 14
+STREAM_WIDTHS = (1, 16, 32)
+"""Widths of blocks whose kernels can store past the caches."""
 LONGEST_ROW = 1 << 13
 """Longer rows of short blocks are folded, so that threads can share them."""
 
@@ -100,14 +103,21 @@ class _Strips:
         direct = x.dtype == out.dtype == torch.float32
         per_piece = max((PIECE if direct else SMALL_PIECE) // (height * columns), 1)
 
+        streams = direct and width in STREAM_WIDTHS and columns % 16 == 0
+        streams &= out.numel() * 4 >= STREAM_BYTES and self.rule != _RULES.index(
+            ScaleRule.AMAX_DIVIDE
+        )
+
         def strips(first: int, last: int, counts: Counts) -> None:
             start, stop = first * height * columns, min(last * height, rows) * columns
             source = x[start:stop] if direct else x[start:stop].float()
             target = out[start:stop] if direct else source
             kept = stored[first:last].reshape(-1)
+            bits = _bits(target)
+            stream = streams and bits.ctypes.data % 64 == 0
             round_strips(
-                _bits(source), _bits(target), columns, kept, height, width, self.rule,
-                self.element, self.amax, self.encode, self.plain, self.chance, self.grid,
+                _bits(source), bits, columns, kept, height, width, self.rule,
+                self.element, self.amax, self.encode, self.plain, stream, self.chance, self.grid,
                 np.uint64(offset + start), self.key, self.spare, counts,
             )  # fmt: skip
             if not direct:

@@ -24,11 +24,11 @@ _BITS = {torch.float32: np.uint32, torch.float64: np.uint64}
 
 
 def round_cpu(
-    x: Tensor, out: Tensor, cast: Cast, offset: int = 0, *, fresh: bool = False
+    x: Tensor, out: Tensor, cast: Cast, offset: int = 0, *, is_fresh: bool = False
 ) -> Counts:
     """Round contiguous `x` into contiguous `out` of the same shape, which may be `x`.
 
-    `fresh` memory is zeroed page by page as it is first touched, and so in the cache already.
+    Fresh memory is zeroed page by page as it is first touched, and so in the cache already.
 
     Returns:
         The counts of `receipt.COUNTS`.
@@ -45,7 +45,7 @@ def round_cpu(
         if not cast.has_zero and source.ctypes.data == target.ctypes.data:
             source = source.copy()
         is_aligned = target.ctypes.data % 64 == 0
-        stream = is_aligned and not fresh and target.nbytes >= STREAM_BYTES
+        stream = is_aligned and not is_fresh and target.nbytes >= STREAM_BYTES
 
         def direct(start: int, stop: int, counts: Counts) -> None:
             round_span(source, target, start, stop, first, grid, key, spare, stream, counts)

@@ -18,6 +18,7 @@ from floatscope.rounding.anywhere import round_anywhere
 from floatscope.rounding.cast import DTYPES, Cast, cast_to, check_holds, key_of
 from floatscope.rounding.modes import Overflow, Rounding
 from floatscope.rounding.on_cpu import round_cpu
+from floatscope.rounding.pages import fresh
 from floatscope.rounding.random_bits import StochasticKey
 from floatscope.rounding.receipt import COUNTS, Receipt
 from floatscope.rounding.reference import RANDOM_BITS
@@ -104,10 +105,10 @@ def round_tensor(
         raise FormatError(f"out is {_described(out)}, and the result {tuple(x.shape)} of {dtype}.")
     source = x.detach().resolve_neg().contiguous()
     whole = out is not None and out.is_contiguous()
-    target = out if whole else torch.empty(x.shape, dtype=dtype, device=x.device)
+    target = out if whole else fresh(x.shape, dtype, x.device)
     assert target is not None
     if x.device.type == "cpu":
-        counts = round_cpu(source, target, cast, fresh=not whole)
+        counts = round_cpu(source, target, cast, is_fresh=not whole)
     else:
         counts = backend_of(x.device)(source, target, cast)
     settle(cast, x.numel(), counts, receipt)

@@ -6,31 +6,36 @@ element loop is that of `numba_elements.py` between two multiplications: what an
 makes of x * encode comes back times the scale. Both factors are fp32; where they are powers of two
 the multiplications are exact, or underflow so far below the element format that only the sign is
 left.
+
+The scales are those of `numba_scales.py`, whose checksum is a part of the kernel: Numba's cache of
+compiled code looks for changes in this file alone.
 """
 
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
 from floatscope.rounding.grid import INDEX
+from floatscope.rounding.kernels import checksum, numba_scales
 from floatscope.rounding.kernels.numba_bits import (
     as_bits,
     as_float,
     as_real,
     is_below,
     random_word,
+    store_past_caches,
     words,
 )
+from floatscope.rounding.kernels.numba_scales import AMAX_DIVIDE, scale_blocks
 from floatscope.rounding.receipt import NUM_COUNTS
 
 SEGMENT = 2048
 """Columns of a segment, or one block if that is wider."""
-
-FLOOR, CEIL, EVEN, RCEIL, AMAX, AMAX_DIVIDE, NVFP4 = range(7)
-"""Scale rules, in the order of `ScaleRule`."""
 
 DROP, NORMAL, STEP, ONE_BY_STEP, ANCHOR = (
     INDEX[n] for n in ("drop", "normal", "step", "one_by_step", "anchor")
@@ -85,98 +90,7 @@ def amax_row(x, amax, width, room):
         amax[whole] = max(amax[whole], u32(x[i] & MAGNITUDE))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def exponent_of(amax, rule, top_octave, fraction_bits, largest):
-    """The exponent of a block's scale under the rules that give a power of two."""
-    if rule == RCEIL:
-        amax, top_octave = as_bits(f32(as_float(amax) * f32(f32(1.0) / largest))), 0
-    is_small = amax < u32(1 << 23)  # subnormal: times 2^64, so that the bits show the octave
-    bits = as_bits(f32(as_float(amax) * f32(2.0**64))) if is_small else amax
-    if rule == EVEN:
-        bits = u32(bits + u32(1 << (22 - fraction_bits)))
-    exponent = np.int32(bits >> u32(23)) - np.int32(191 if is_small else 127) - top_octave
-    if rule in (CEIL, RCEIL):
-        exponent += 1 if u32(bits & u32(0x7F_FFFF)) != NONE else 0
-    exponent = -127 if amax == NONE else exponent
-    return min(max(exponent, -127), 127)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def power_of_two(exponent):
-    """2^exponent in fp32, for |exponent| up to 127."""
-    return as_float(u32((exponent + 127) << 23) if exponent > -127 else u32(1 << 22))
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def to_scale_format(value):
-    """A magnitude rounded to e4m3fn, saturating."""
-    a = as_bits(value)
-    if a < u32(121 << 23):  # below 2^-6
-        return f32(f32(value + f32(2.0**14)) - f32(2.0**14))
-    odd = u32(u32(a >> u32(20)) & ONE)
-    r = as_float(u32(u32(u32(a + u32(0x7_FFFF)) + odd) & u32(0xFFF0_0000)))
-    return min(r, f32(448.0))
-
-
-def _scalings(rule):
-    """The scalings of a segment's blocks, by a rule that the compiler knows."""
-
-    @njit(nogil=True, cache=True, error_model="numpy")
-    def scalings(amax, encode, scale, stored, element, tensor_encode):
-        """Fill encode, scale and stored for each block: reference_blocks.scaling."""
-        nan, one = as_float(QUIET), f32(1.0)
-        top_octave, fraction_bits, largest = int(element[0]), int(element[1]), f32(element[2])
-        for b in range(amax.size):
-            broken = amax[b] >= INFINITY
-            value = as_float(amax[b])
-            if rule == AMAX:
-                factor = min(f32(largest / value), FP32_MAX)
-                factor = one if broken or amax[b] == NONE else factor
-                back = f32(one / factor)
-                kept = back
-            elif rule == AMAX_DIVIDE:
-                back = f32(value / largest)
-                back = nan if broken else back if back != f32(0.0) else one
-                factor, kept = one, back
-            elif rule == NVFP4:
-                kept = to_scale_format(f32(value * f32(tensor_encode * f32(one / largest))))
-                kept = nan if broken else kept
-                back = f32(kept * f32(one / tensor_encode))
-                factor = f32(one / back)
-                factor = FP32_MAX if factor > FP32_MAX else factor
-            else:
-                exponent = exponent_of(amax[b], rule, top_octave, fraction_bits, largest)
-                back = nan if broken else power_of_two(exponent)
-                factor = nan if broken else power_of_two(-exponent)
-                kept = back
-            encode[b], scale[b], stored[b] = factor, back, kept
-
-    return scalings
-
-
-by_floor, by_ceil, by_even, by_rceil, by_amax, by_division, by_nvfp4 = map(_scalings, range(7))
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def scale_blocks(amax, rule, encode, scale, stored, element, tensor_encode):
-    """The scalings of a segment's blocks."""
-    if rule == FLOOR:
-        by_floor(amax, encode, scale, stored, element, tensor_encode)
-    elif rule == CEIL:
-        by_ceil(amax, encode, scale, stored, element, tensor_encode)
-    elif rule == EVEN:
-        by_even(amax, encode, scale, stored, element, tensor_encode)
-    elif rule == RCEIL:
-        by_rceil(amax, encode, scale, stored, element, tensor_encode)
-    elif rule == AMAX:
-        by_amax(amax, encode, scale, stored, element, tensor_encode)
-    elif rule == AMAX_DIVIDE:
-        by_division(amax, encode, scale, stored, element, tensor_encode)
-    else:
-        by_nvfp4(amax, encode, scale, stored, element, tensor_encode)
-
-
-def _plain(width, divide):
+def _plain(width, divide, past_caches=False):
     """Elements to nearest even, uncounted, in blocks of a width that the compiler unrolls."""
 
     @njit(nogil=True, cache=True, error_model="numpy")
@@ -201,13 +115,31 @@ def _plain(width, divide):
                 r = limit if r > limit else r
                 r = a if a > INFINITY else r
                 r = u32(r | u32(t & (zero_sign if r == NONE else SIGN)))
-                out[b * width + j] = as_bits(f32(as_float(r) * s))
+                y = as_bits(f32(as_float(r) * s))
+                if past_caches:
+                    store_past_caches(out, b * width + j, y)
+                else:
+                    out[b * width + j] = y
 
     return plain
 
 
 plain_1, plain_16, plain_32 = _plain(1, False), _plain(16, False), _plain(32, False)
 plain_128, divided_1, divided_128 = _plain(128, False), _plain(1, True), _plain(128, True)
+past_1, past_16, past_32 = (_plain(width, False, True) for width in (1, 16, 32))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def past_row(x, out, encode, scale, width, g):
+    """`plain_row` for outputs that are stored past the caches, in the widths that gain most."""
+    done = x.size // width * width
+    if width == 1:
+        past_1(x, out, encode, scale, g)
+    elif width == 16:
+        past_16(x[:done], out[:done], encode, scale, g)
+    else:
+        past_32(x[:done], out[:done], encode, scale, g)
+    return done
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -333,10 +265,14 @@ def repeat(factors, width, out):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def round_row(
-    x, out, encode, scale, width, divide, plain, chance, g, index, key, spare, room, counts
+    x, out, encode, scale, width, divide, plain, stream, chance, g, index, key, spare, room, counts
 ):
     """Round the part of a row that a segment has; `room` is space for the factors of elements."""
-    done = plain_row(x, out, encode, scale, width, divide, g) if plain else 0
+    done = 0
+    if plain and stream:
+        done = past_row(x, out, encode, scale, width, g)
+    elif plain:
+        done = plain_row(x, out, encode, scale, width, divide, g)
     if done == x.size:
         return
     encodes, scales = room[0, : x.size - done], room[1, : x.size - done]
@@ -356,39 +292,49 @@ def round_row(
         nearest(x[done:], out[done:], encodes, scales, divide, g, counts)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def round_strips(
-    x, out, columns, stored, height, width, rule, element, amax_before, tensor_encode, plain,
-    chance, g, offset, key, spare, counts,
-):  # fmt: skip
-    """Round whole strips of blocks of height x width elements.
+def _round_strips(revision: int) -> Any:
+    """The kernel for one state of the scales' source."""
 
-    x and out are matrices of bits, flat, and may be the same; `stored`, flat too, receives the
-    stored scales. `element` is (top octave, fraction bits, largest value). `amax_before` is what a
-    block's amax is at least. `offset` is the logical index of x[0]. `plain`: to nearest, uncounted.
-    """
-    rows = x.size // columns
-    divide = rule == AMAX_DIVIDE
-    segment = min(max(width, SEGMENT // width * width), columns)
-    num_blocks = (segment + width - 1) // width
-    amax = np.empty(num_blocks, np.uint32)
-    encode, scale = np.empty(num_blocks, np.float32), np.empty(num_blocks, np.float32)
-    room, halves = np.empty((2, segment), np.float32), np.empty((2, segment), np.uint32)
-    per_strip = (columns + width - 1) // width
-    for top in range(0, rows, height):
-        bottom = min(top + height, rows)
-        for left in range(0, columns, segment):
-            right = min(left + segment, columns)
-            first, blocks = left // width, (right - left + width - 1) // width
-            amax[:] = amax_before
-            for row in range(top, bottom):
-                start = row * columns
-                amax_row(x[start + left : start + right], amax, width, halves)
-            kept = stored[top // height * per_strip + first :][:blocks]
-            scale_blocks(amax[:blocks], rule, encode, scale, kept, element, tensor_encode)
-            for row in range(top, bottom):
-                start, stop = row * columns + left, row * columns + right
-                round_row(
-                    x[start:stop], out[start:stop], encode, scale, width, divide, plain, chance, g,
-                    u64(offset + u64(start)), key, spare, room, counts,
-                )  # fmt: skip
+    @njit(nogil=True, cache=True, error_model="numpy")
+    def round_strips(
+        x, out, columns, stored, height, width, rule, element, amax_before, tensor_encode, plain, stream,
+        chance, g, offset, key, spare, counts,
+    ):  # fmt: skip
+        """Round whole strips of blocks of height x width elements.
+
+        x and out are matrices of bits, flat, and may be the same; `stored`, flat too, receives the
+        stored scales. `element` is (top octave, fraction bits, largest value). `amax_before` is what a
+        block's amax is at least. `offset` is the logical index of x[0]. `plain`: to nearest, uncounted;
+        `stream`: that past the caches, for rows of aligned lines and a width that `past_row` has.
+        """
+        rows = x.size // columns
+        divide = rule == AMAX_DIVIDE and revision > 0
+        segment = min(max(width, SEGMENT // width * width), columns)
+        num_blocks = (segment + width - 1) // width
+        amax = np.empty(num_blocks, np.uint32)
+        encode, scale = np.empty(num_blocks, np.float32), np.empty(num_blocks, np.float32)
+        room, halves = np.empty((2, segment), np.float32), np.empty((2, segment), np.uint32)
+        per_strip = (columns + width - 1) // width
+        for top in range(0, rows, height):
+            bottom = min(top + height, rows)
+            for left in range(0, columns, segment):
+                right = min(left + segment, columns)
+                first, blocks = left // width, (right - left + width - 1) // width
+                amax[:] = amax_before
+                for row in range(top, bottom):
+                    start = row * columns
+                    amax_row(x[start + left : start + right], amax, width, halves)
+                kept = stored[top // height * per_strip + first :][:blocks]
+                scale_blocks(amax[:blocks], rule, encode, scale, kept, element, tensor_encode)
+                for row in range(top, bottom):
+                    start, stop = row * columns + left, row * columns + right
+                    round_row(
+                        x[start:stop], out[start:stop], encode, scale, width, divide, plain, stream,
+                        chance, g,
+                        u64(offset + u64(start)), key, spare, room, counts,
+                    )  # fmt: skip
+
+    return round_strips
+
+
+round_strips = _round_strips(checksum(numba_scales))

@@ -11,15 +11,13 @@ the checksum of the other one is a part of the kernel: another checksum is anoth
 
 from __future__ import annotations
 
-import zlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numba import njit
 
 from floatscope.rounding.grid import FAST_NEAREST, INDEX
-from floatscope.rounding.kernels import numba_elements
+from floatscope.rounding.kernels import checksum, numba_elements
 from floatscope.rounding.kernels.numba_bits import as_bits, as_float
 from floatscope.rounding.kernels.numba_elements import CHUNK, FLUSH, FLUSHED, LOST_SIGN, round_chunk
 
@@ -103,7 +101,7 @@ def _encode_span(revision: int) -> Any:
     @njit(nogil=True, cache=True)
     def encode_span(x, out, start, stop, offset, g, key, spare, counts):
         """Round x[start:stop] and write the codes; `offset` is the logical index of x[0]."""
-        plain = revision and g[MODE] == FAST_NEAREST and not (g[INTEGER] or g[FLUSH] or g[ZERO])
+        plain = revision > 0 and g[MODE] == FAST_NEAREST and not (g[INTEGER] or g[FLUSH] or g[ZERO])
         buffer = np.empty(CHUNK, x.dtype)
         mask = u64((u64(1) << g[WIDTH]) - u64(1))
         for first in range(start, stop, CHUNK):
@@ -125,4 +123,4 @@ def _encode_span(revision: int) -> Any:
     return encode_span
 
 
-encode_span = _encode_span(zlib.crc32(Path(numba_elements.__file__).read_bytes()) | 1)
+encode_span = _encode_span(checksum(numba_elements))
