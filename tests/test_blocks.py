@@ -177,6 +177,24 @@ def test_any_shape_and_axis(form: BlockFormat, shape: tuple[int, ...], axis: int
         equal(turned.scales.mT, ours.scales)
 
 
+@pytest.mark.parametrize("axis", [-1, -2])
+@pytest.mark.parametrize("name", ["mxfp8-e4m3", "nvfp4", "fp8-1x128", "fp8-tensor"])
+def test_large_outputs(name: str, axis: int) -> None:
+    """Stored past the caches where they are aligned; with rows that end in half a block too."""
+    for shape in ((2100, 1040), (1 << 22,)):
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(6))
+        columnwise = axis == -2 and x.ndim > 1
+        form = block(name)
+        layout = layout_of(shape, form, columnwise=columnwise)
+        expected, scales = torch.empty_like(x), torch.empty(layout.scales_shape)
+        cast = cast_to(form.element, standard(form.element), "nearest-even", "saturate", None)
+        blocks_anywhere(x, expected, scales, form, cast, layout)
+        for out in (None, torch.empty_like(x), torch.empty(x.numel() + 1)[1:].view(shape)):
+            ours = block_round(x, form, axis=-2 if columnwise else -1, out=out)
+            equal(ours.values, expected)
+            equal(ours.scales, scales)
+
+
 @pytest.mark.parametrize("name", ["mxfp8-e4m3", "mxfp4", "nvfp4", "fp8-128x128", "mxint8"])
 def test_stochastic_elements_are_the_same_everywhere(name: str) -> None:
     form = block(name)

@@ -77,6 +77,7 @@ class _Strips:
     ) -> None:
         self.chance = cast.rules.rounding == "stochastic"
         self.rule = _RULES.index(form.rule)
+        self.divides = form.rule is ScaleRule.AMAX_DIVIDE
         self.element = _facts(form.element)
         self.amax = amax
         self.encode = np.float32(1) if encode is None else encode
@@ -102,11 +103,8 @@ class _Strips:
             stored = stored.reshape(rows, -1)
         direct = x.dtype == out.dtype == torch.float32
         per_piece = max((PIECE if direct else SMALL_PIECE) // (height * columns), 1)
-
-        streams = direct and width in STREAM_WIDTHS and columns % 16 == 0
-        streams &= out.numel() * 4 >= STREAM_BYTES and self.rule != _RULES.index(
-            ScaleRule.AMAX_DIVIDE
-        )
+        streams = direct and width in STREAM_WIDTHS and columns % 16 == 0 and not self.divides
+        streams = streams and out.nbytes >= STREAM_BYTES
 
         def strips(first: int, last: int, counts: Counts) -> None:
             start, stop = first * height * columns, min(last * height, rows) * columns

@@ -297,15 +297,16 @@ def _round_strips(revision: int) -> Any:
 
     @njit(nogil=True, cache=True, error_model="numpy")
     def round_strips(
-        x, out, columns, stored, height, width, rule, element, amax_before, tensor_encode, plain, stream,
-        chance, g, offset, key, spare, counts,
+        x, out, columns, stored, height, width, rule, element, amax_before, tensor_encode, plain,
+        stream, chance, g, offset, key, spare, counts,
     ):  # fmt: skip
         """Round whole strips of blocks of height x width elements.
 
         x and out are matrices of bits, flat, and may be the same; `stored`, flat too, receives the
-        stored scales. `element` is (top octave, fraction bits, largest value). `amax_before` is what a
-        block's amax is at least. `offset` is the logical index of x[0]. `plain`: to nearest, uncounted;
-        `stream`: that past the caches, for rows of aligned lines and a width that `past_row` has.
+        stored scales. `element` is (top octave, fraction bits, largest value). `amax_before` is
+        what a block's amax is at least. `offset` is the logical index of x[0]. `plain`: to nearest,
+        uncounted; `stream`: that past the caches, for rows of aligned lines and a width that
+        `past_row` has.
         """
         rows = x.size // columns
         divide = rule == AMAX_DIVIDE and revision > 0
