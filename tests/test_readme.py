@@ -39,7 +39,7 @@ def test_study_file() -> None:
 
 
 def test_python_example() -> None:
-    (code,) = blocks(ENGLISH, "python")
+    code, _ = blocks(ENGLISH, "python")
     model = torch.nn.Linear(4, 2)
     names = {
         "model": model,
@@ -51,6 +51,16 @@ def test_python_example() -> None:
     before = model.weight.detach().clone()
     exec(code, names)
     assert not torch.equal(before, model.weight)
+
+
+def test_rounding_example(capsys: pytest.CaptureFixture[str]) -> None:
+    _, code = blocks(ENGLISH, "python")
+    names: dict[str, object] = {"x": torch.tensor([[500.0, 1e-5, 0.1, 1.0]])}
+    exec(code, names)
+    printed = capsys.readouterr().out
+    assert printed.startswith("1 1\n")
+    assert "1 of 4" in printed
+    assert names["codes"].tolist() == [[0x07, 0x20]]  # type: ignore[attr-defined]
 
 
 def test_commands_exist() -> None:
