@@ -108,7 +108,15 @@ def test_a_killed_study_resumes_to_the_same_records(
 ) -> None:
     out = tmp_path / "killed"
     command = [sys.executable, "-m", "floatscope.cli.main", *RUN, "--out", str(out), "--jobs", "2"]
-    process = subprocess.Popen(command, cwd=place, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        cwd=place,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # background jobs ignore it
+    )
     while not list(out.glob("runs/*/journal.jsonl")):
         assert process.poll() is None
         time.sleep(0.02)

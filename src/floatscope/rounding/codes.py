@@ -65,8 +65,11 @@ def encode_to(
     ):  # fmt: skip
         raise FormatError(f"out must be contiguous, of shape {tuple(x.shape)} and {dtype}.")
     codes = torch.empty(x.shape, dtype=dtype, device=x.device) if out is None else out
-    encode = encode_cpu if x.device.type == "cpu" else encode_anywhere
-    settle(cast, x.numel(), encode(source, codes, cast), receipt)
+    if x.device.type == "cpu":
+        counts = encode_cpu(source, codes, cast, is_counted=receipt is not None)
+    else:
+        counts = encode_anywhere(source, codes, cast)
+    settle(cast, x.numel(), counts, receipt)
     return codes
 
 

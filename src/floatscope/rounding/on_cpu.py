@@ -24,11 +24,18 @@ _BITS = {torch.float32: np.uint32, torch.float64: np.uint64}
 
 
 def round_cpu(
-    x: Tensor, out: Tensor, cast: Cast, offset: int = 0, *, is_fresh: bool = False
+    x: Tensor,
+    out: Tensor,
+    cast: Cast,
+    offset: int = 0,
+    *,
+    is_fresh: bool = False,
+    is_counted: bool = True,
 ) -> Counts:
     """Round contiguous `x` into contiguous `out` of the same shape, which may be `x`.
 
-    Fresh memory is zeroed page by page as it is first touched, and so in the cache already.
+    Fresh memory is zeroed page by page as it is first touched, and so in the cache already. Unless
+    `is_counted`, the counts of what became zero or lost its sign may be missing.
 
     Returns:
         The counts of `receipt.COUNTS`.
@@ -48,7 +55,9 @@ def round_cpu(
         stream = is_aligned and not is_fresh and target.nbytes >= STREAM_BYTES
 
         def direct(start: int, stop: int, counts: Counts) -> None:
-            round_span(source, target, start, stop, first, grid, key, spare, stream, counts)
+            round_span(
+                source, target, start, stop, first, grid, key, spare, stream, counts, is_counted
+            )
 
         return spread(direct, x.numel(), NUM_COUNTS)
 
@@ -57,7 +66,7 @@ def round_cpu(
         result = torch.empty_like(given)
         source, target = _bits(given), _bits(result)
         at, size = np.uint64(offset + start), stop - start
-        round_span(source, target, 0, size, at, grid, key, spare, False, counts)
+        round_span(source, target, 0, size, at, grid, key, spare, False, counts, is_counted)
         out[start:stop].copy_(result)
 
     return spread(converted, x.numel(), NUM_COUNTS, SMALL_PIECE)
@@ -72,7 +81,9 @@ def _powers(x: NDArray[Any], out: NDArray[Any], grid: NDArray[np.uint64]) -> Cou
     return spread(piece, x.size, NUM_COUNTS)
 
 
-def encode_cpu(x: Tensor, codes: Tensor, cast: Cast, offset: int = 0) -> Counts:
+def encode_cpu(
+    x: Tensor, codes: Tensor, cast: Cast, offset: int = 0, *, is_counted: bool = True
+) -> Counts:
     """Write the codes of contiguous `x` to contiguous `codes` of an unsigned dtype."""
     from floatscope.rounding.kernels.numba_codes import encode_span
 
@@ -82,10 +93,9 @@ def encode_cpu(x: Tensor, codes: Tensor, cast: Cast, offset: int = 0) -> Counts:
 
     def piece(start: int, stop: int, counts: Counts) -> None:
         given = _bits(x[start:stop].to(carrier))
-        size = stop - start
-        encode_span(
-            given, target[start:stop], 0, size, np.uint64(offset + start), grid, key, spare, counts
-        )
+        size, at = stop - start, np.uint64(offset + start)
+        part = target[start:stop]
+        encode_span(given, part, 0, size, at, grid, key, spare, counts, is_counted)
 
     return spread(piece, x.numel(), NUM_COUNTS, PIECE if carrier == x.dtype else SMALL_PIECE)
 

@@ -108,7 +108,8 @@ def round_tensor(
     target = out if whole else fresh(x.shape, dtype, x.device)
     assert target is not None
     if x.device.type == "cpu":
-        counts = round_cpu(source, target, cast, is_fresh=not whole)
+        is_counted = receipt is not None
+        counts = round_cpu(source, target, cast, is_fresh=not whole, is_counted=is_counted)
     else:
         counts = backend_of(x.device)(source, target, cast)
     settle(cast, x.numel(), counts, receipt)

@@ -62,44 +62,51 @@ def codes_of(values, out, g):
                 out[i] = C(g[NAN_CODE] | u64(u64(T(u >> up)) << u64(down)))
 
 
-@njit(nogil=True, cache=True)
-def encode_nearest(x, out, g):
-    """Codes to nearest even; how many lie beyond the largest value, became zero, lost their sign.
+def _encode_nearest(counted: bool) -> Any:
+    @njit(nogil=True, cache=True)
+    def encode_nearest(x, out, g):
+        """Codes to nearest even; how many are beyond the largest value, became zero, lost a sign.
 
-    The codes are only right if none lies beyond.
-    """
-    T, C = x.dtype.type, out.dtype.type
-    one, none = T(1), T(0)
-    sign = T(one << T(8 * x.itemsize - 1))
-    drop, normal = T(g[DROP]), T(g[NORMAL])
-    largest = T(T(T(g[LARGEST]) >> drop) - T(g[CODE_SHIFT]))
-    half_less = T(T(one << T(drop - one)) - one)
-    anchor_bits, shift = T(g[ANCHOR]), T(g[CODE_SHIFT])
-    anchor = as_float(anchor_bits)
-    down = T(T(8 * x.itemsize) - T(g[WIDTH]))
-    kept = T(~none) if g[NEGATIVE_ZERO] else none
-    beyond, flushed, lost = none, none, none
-    for i in range(x.size):
-        u = x[i]
-        a = T(u & T(~sign))
-        odd = T(T(a >> drop) & one)
-        r = T(T(a + half_less) + odd)
-        on_grid = as_bits(as_float(a) + anchor)
-        is_normal = a >= normal
-        code = T(T(r >> drop) - shift) if is_normal else T(on_grid - anchor_bits)
-        beyond = T(beyond + T(code > largest))
-        is_zero = code == none
-        flushed = T(flushed + T(is_zero & (a != none)))
-        lost = T(lost + T(is_zero & (u >= sign)))
-        out[i] = C(code | T(T(u & sign) >> down & (kept if is_zero else T(~none))))
-    return beyond, flushed, lost
+        The codes are only right if none lies beyond.
+        """
+        T, C = x.dtype.type, out.dtype.type
+        one, none = T(1), T(0)
+        sign = T(one << T(8 * x.itemsize - 1))
+        drop, normal = T(g[DROP]), T(g[NORMAL])
+        largest = T(T(T(g[LARGEST]) >> drop) - T(g[CODE_SHIFT]))
+        half_less = T(T(one << T(drop - one)) - one)
+        anchor_bits, shift = T(g[ANCHOR]), T(g[CODE_SHIFT])
+        anchor = as_float(anchor_bits)
+        down = T(T(8 * x.itemsize) - T(g[WIDTH]))
+        kept = T(~none) if g[NEGATIVE_ZERO] else none
+        beyond, flushed, lost = none, none, none
+        for i in range(x.size):
+            u = x[i]
+            a = T(u & T(~sign))
+            odd = T(T(a >> drop) & one)
+            r = T(T(a + half_less) + odd)
+            on_grid = as_bits(as_float(a) + anchor)
+            is_normal = a >= normal
+            code = T(T(r >> drop) - shift) if is_normal else T(on_grid - anchor_bits)
+            beyond = T(beyond + T(code > largest))
+            is_zero = code == none
+            if counted:
+                flushed = T(flushed + T(is_zero & (a != none)))
+                lost = T(lost + T(is_zero & (u >= sign)))
+            out[i] = C(code | T(T(u & sign) >> down & (kept if is_zero else T(~none))))
+        return beyond, flushed, lost
+
+    return encode_nearest
+
+
+encode_counted, encode_plain = _encode_nearest(True), _encode_nearest(False)
 
 
 def _encode_span(revision: int) -> Any:
     """The kernel for one state of the rounding's source."""
 
     @njit(nogil=True, cache=True)
-    def encode_span(x, out, start, stop, offset, g, key, spare, counts):
+    def encode_span(x, out, start, stop, offset, g, key, spare, counts, counted):
         """Round x[start:stop] and write the codes; `offset` is the logical index of x[0]."""
         plain = revision > 0 and g[MODE] == FAST_NEAREST and not (g[INTEGER] or g[FLUSH] or g[ZERO])
         buffer = np.empty(CHUNK, x.dtype)
@@ -108,13 +115,15 @@ def _encode_span(revision: int) -> Any:
             last = min(first + CHUNK, stop)
             chunk, codes = buffer[: last - first], out[first:last]
             if plain:
-                beyond, flushed, lost = encode_nearest(x[first:last], codes, g)
+                xs = x[first:last]
+                found = encode_counted(xs, codes, g) if counted else encode_plain(xs, codes, g)
+                beyond, flushed, lost = found
                 if not beyond:
                     counts[FLUSHED] += flushed
                     counts[LOST_SIGN] += 0 if g[NEGATIVE_ZERO] else lost
                     continue
             at = u64(offset + u64(first))
-            round_chunk(x[first:last], chunk, g, at, key, spare, counts, False)
+            round_chunk(x[first:last], chunk, g, at, key, spare, counts, False, True)
             codes_of(chunk, codes, g)
             if g[INTEGER] and g[WIDTH] < u64(8 * out.itemsize):
                 for i in range(codes.size):

@@ -106,7 +106,7 @@ nearest, nearest_past = _nearest(False), _nearest(True)
 # How far a value is from its smaller neighbor is cut to 32 bits of the neighbors' distance. Above
 # the smallest normal these are its lowest bits; below, the value is divided by the step, which is
 # exact, or underflows far below the 32 bits.
-def _stochastic(past_caches: bool, all_bits: bool) -> Any:
+def _stochastic(past_caches: bool, all_bits: bool, counted: bool) -> Any:
     @njit(nogil=True, cache=True)
     def stochastic(x, out, g, index, key, spare):
         """Stochastic rounding with 32 - spare random bits; returns what `nearest` does."""
@@ -141,11 +141,9 @@ def _stochastic(past_caches: bool, all_bits: bool) -> Any:
             r = T(T(a - rest) + (unit if up else none))
             r = as_bits(as_real(T(T(whole) + T(up))) * step) if on_grid else r
             r, is_beyond, is_flushed, is_lost = finish(r, u, a, largest, lowest, sign, zero_sign)
-            beyond, flushed, lost = (
-                T(beyond + is_beyond),
-                T(flushed + is_flushed),
-                T(lost + is_lost),
-            )
+            beyond = T(beyond + is_beyond)
+            if counted:
+                flushed, lost = T(flushed + is_flushed), T(lost + is_lost)
             if past_caches:
                 store_past_caches(out, i, r)
             else:
@@ -155,8 +153,8 @@ def _stochastic(past_caches: bool, all_bits: bool) -> Any:
     return stochastic
 
 
-stochastic, few_bits = _stochastic(False, True), _stochastic(False, False)
-stochastic_past = _stochastic(True, True)
+stochastic, few_bits = _stochastic(False, True, True), _stochastic(False, False, True)
+stochastic_past = _stochastic(True, True, False)
 
 
 @njit(nogil=True, cache=True)
@@ -298,34 +296,37 @@ def flush_subnormals(out, g):
 
 
 @njit(nogil=True, cache=True)
-def with_one_key(x, out, g, index, key, spare, stream):
+def with_one_key(x, out, g, index, key, spare, stream, counted):
     """The stochastic loop for so many bits and such an output."""
     if spare:
         return few_bits(x, out, g, index, key, spare)
-    if stream:
+    if stream and not counted:
         return stochastic_past(x, out, g, index, key, spare)
     return stochastic(x, out, g, index, key, spare)
 
 
 @njit(nogil=True, cache=True)
-def by_chance(x, out, g, index, key, spare, stream):
+def by_chance(x, out, g, index, key, spare, stream, counted):
     """Two parts where the upper half of the index changes, and the words of the key with it."""
     head = min(x.size, np.int64(1 << 32) - np.int64(u32(index)))
     if head == x.size:
-        return with_one_key(x, out, g, index, key, spare, stream)
-    a, b, c = with_one_key(x[:head], out[:head], g, index, key, spare, False)
+        return with_one_key(x, out, g, index, key, spare, stream, counted)
+    a, b, c = with_one_key(x[:head], out[:head], g, index, key, spare, False, counted)
     there = u64(index + u64(head))
-    d, e, f = with_one_key(x[head:], out[head:], g, there, key, spare, False)
+    d, e, f = with_one_key(x[head:], out[head:], g, there, key, spare, False, counted)
     return type(a)(a + d), type(b)(b + e), type(c)(c + f)
 
 
 @njit(nogil=True, cache=True)
-def round_chunk(x, out, g, index, key, spare, counts, stream):
-    """Round one chunk; `index` is the logical position of its first element."""
+def round_chunk(x, out, g, index, key, spare, counts, stream, counted):
+    """Round one chunk; `index` is the logical position of its first element.
+
+    Unless `counted`, zeros and signs that were lost may go uncounted, where that saves time.
+    """
     if g[MODE] == FAST_NEAREST:
         beyond, flushed, lost = nearest_past(x, out, g) if stream else nearest(x, out, g)
     elif g[MODE] == STOCHASTIC:
-        beyond, flushed, lost = by_chance(x, out, g, index, key, spare, stream)
+        beyond, flushed, lost = by_chance(x, out, g, index, key, spare, stream, counted)
     else:
         beyond, flushed, lost = without_chance(x, out, g)
     if beyond:
@@ -342,10 +343,9 @@ def round_chunk(x, out, g, index, key, spare, counts, stream):
 
 
 @njit(nogil=True, cache=True)
-def round_span(x, out, start, stop, offset, g, key, spare, stream, counts):
+def round_span(x, out, start, stop, offset, g, key, spare, stream, counts, counted):
     """Round x[start:stop] into out; `offset` is the logical index of x[0]."""
     for first in range(start, stop, CHUNK):
         last = min(first + CHUNK, stop)
-        round_chunk(
-            x[first:last], out[first:last], g, u64(offset + u64(first)), key, spare, counts, stream
-        )
+        xs, ys, at = x[first:last], out[first:last], u64(offset + u64(first))
+        round_chunk(xs, ys, g, at, key, spare, counts, stream, counted)
