@@ -21,7 +21,7 @@ from floatscope.rounding.receipt import NUM_COUNTS
 from floatscope.rounding.reference_blocks import tensor_encode
 from floatscope.rounding.threads import Counts, spread
 
-PIECE = 1 << 17
+PIECE = 1 << 19
 """Elements of the strips that a thread takes at a time, if a strip is not longer."""
 SMALL_PIECE = 1 << 14
 STREAM_WIDTHS = (1, 16, 32)

@@ -14,6 +14,7 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import njit
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from floatscope.rounding.random_bits import GOLDEN, MULTIPLIERS
@@ -64,6 +65,22 @@ def store_past_caches(typing_context: Any, out: Any, index: Any, value: Any) -> 
         return context.get_dummy_value()
 
     return numba.void(out, index, value), generate
+
+
+@intrinsic
+def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
+    """Ask for the line of array[index] to be in the cache; it may lie beyond the array."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        data = context.make_array(sig.args[0])(context, builder, args[0]).data
+        where = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(8).as_pointer())
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [where.type, number, number, number])
+        call = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(call, [where, number(0), number(2), number(1)])
+        return context.get_dummy_value()
+
+    return numba.void(array, index), generate
 
 
 @njit(nogil=True, cache=True)

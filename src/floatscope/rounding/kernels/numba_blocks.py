@@ -27,6 +27,7 @@ from floatscope.rounding.kernels.numba_bits import (
     as_float,
     as_real,
     is_below,
+    prefetch,
     random_word,
     store_past_caches,
     words,
@@ -103,6 +104,9 @@ def _plain(width, divide, past_caches=False):
         anchor = as_float(u32(g[ANCHOR]))
         for b in range(x.size // width):
             e, s = encode[b], scale[b]
+            if width > 1:  # memory would be idle here: fetch what is read next
+                for j in range(0, width, 16):
+                    prefetch(x, x.size + b * width + j)
             for j in range(width):
                 value = as_float(x[b * width + j])
                 t = as_bits(f32(value / s) if divide else f32(value * e))
