@@ -17,6 +17,7 @@ from floatscope.rounding.blocks_anywhere import blocks_anywhere
 from floatscope.rounding.blocks_on_cpu import blocks_on_cpu
 from floatscope.rounding.cast import DTYPES, Cast, cast_to, key_of
 from floatscope.rounding.modes import Rounding
+from floatscope.rounding.outputs import check_plain, mark_changed, source_for
 from floatscope.rounding.pages import fresh
 from floatscope.rounding.random_bits import StochasticKey
 from floatscope.rounding.receipt import Receipt
@@ -69,7 +70,8 @@ def block_round(
         axis: the dimension along which a block's second number, or a row, runs: the one that a
             product contracts.
         block: another block shape than the format's.
-        rule: another scale rule than the format's.
+        rule: another scale rule than the format's: "floor", "ceil", "even", "rceil", "amax",
+            "amax-divide" or "nvfp4" (`ScaleRule` says what they do).
         rounding: of the elements.
         tail: "pad": a block at the edge may be smaller, as if zeros filled it; "error": refuse
             that.
@@ -90,6 +92,7 @@ def block_round(
     cast = _element_cast(form, rounding, key, generator, random_bits)
     if not isinstance(x, Tensor) or x.dtype not in DTYPES or x.layout != torch.strided:
         raise FormatError("block_round takes dense floating-point tensors.")
+    check_plain(x, "block_round")
     if tail not in ("pad", "error"):
         raise FormatError(unknown("tail", tail, ("pad", "error")))
     if x.requires_grad and torch.is_grad_enabled():
@@ -154,6 +157,8 @@ def _round(
     if not -x.ndim <= axis < max(x.ndim, 1):
         raise FormatError(f"there is no axis {axis} in a tensor of {x.ndim} dimensions.")
     axis -= x.ndim if axis >= 0 else 0
+    if form.block == "tensor":
+        axis = -1
     if axis < -2:
         moved = x.movedim(axis, -1)
         result = _round(moved, form, cast, -1, tail, None, dtype, receipt)
@@ -165,7 +170,7 @@ def _round(
             f"blocks of {layout.height} x {layout.width} do not divide {tuple(x.shape)}; pad the "
             'tensor, or let tail="pad" leave smaller blocks at the edge.'
         )
-    return _round_layout(x.resolve_neg().contiguous(), form, cast, layout, out, dtype, receipt)
+    return _round_layout(source_for(x, out), form, cast, layout, out, dtype, receipt)
 
 
 def _round_layout(
@@ -184,10 +189,12 @@ def _round_layout(
     fast = cast.rules.rounding in ("nearest-even", "stochastic") and x.dtype != torch.float64
     if x.device.type == "cpu" and fast and x.numel():
         counts, encode = blocks_on_cpu(x, target, scales, form, cast, layout, receipt is None)
-        tensor_encode = None if encode is None else torch.tensor(float(encode))
+        tensor_encode = None if encode is None else torch.tensor(float(encode), device=x.device)
     else:
         counts, tensor_encode = blocks_anywhere(x, target, scales, form, cast, layout)
-    if receipt is not None:
+    if whole:
+        mark_changed(target)
+    if receipt is not None and not x.is_meta:
         receipt.add(x.numel(), counts.tolist())
     if out is not None and not whole:
         out.copy_(target)

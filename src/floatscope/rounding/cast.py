@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from functools import cache
 
@@ -95,7 +96,7 @@ def cast_to(
 
 
 def key_of(key: StochasticKey | int | None, generator: torch.Generator | None) -> int:
-    """The 64 bits that a stochastic cast starts from: as given, or drawn from a generator.
+    """The 64 bits that a stochastic cast starts from: of the key given, or drawn from a generator.
 
     Raises:
         FormatError: both are given.
@@ -106,7 +107,12 @@ def key_of(key: StochasticKey | int | None, generator: torch.Generator | None) -
         return low | high << 32
     if generator is not None:
         raise FormatError("give a key or a generator, not both.")
-    return (key if isinstance(key, int) else key.value()) & MASK64
+    if isinstance(key, StochasticKey):
+        return key.value()
+    try:
+        return operator.index(key) & MASK64
+    except TypeError:
+        raise FormatError(f"a key is a StochasticKey or an integer, not {key!r}.") from None
 
 
 @cache
@@ -121,10 +127,8 @@ def check_holds(dtype: torch.dtype, form: ScalarFormat) -> None:
     holder = DTYPES[dtype]
     missing = _missing(holder, form)
     if missing:
-        raise FormatError(
-            f"{dtype} does not hold {form.name}: {missing}. Pass dtype=torch.float32, or "
-            "torch.float64 for formats wider than that."
-        )
+        fitting = torch.float64 if _missing(DTYPES[torch.float32], form) else torch.float32
+        raise FormatError(f"{dtype} does not hold {form.name}: {missing}. Pass dtype={fitting}.")
 
 
 def _missing(holder: FloatFormat, form: ScalarFormat) -> str:

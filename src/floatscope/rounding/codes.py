@@ -15,6 +15,7 @@ from floatscope.rounding.cast import DTYPES, cast_to, check_holds, key_of
 from floatscope.rounding.grid import carrier_of
 from floatscope.rounding.modes import Overflow, Rounding
 from floatscope.rounding.on_cpu import encode_cpu
+from floatscope.rounding.outputs import check_plain, mark_changed, source_for
 from floatscope.rounding.random_bits import StochasticKey
 from floatscope.rounding.receipt import Receipt
 from floatscope.rounding.reference import RANDOM_BITS
@@ -57,7 +58,8 @@ def encode_to(
         cast = replace(cast, key=key_of(key, generator), random_bits=random_bits)
     if not isinstance(x, Tensor) or x.dtype not in DTYPES:
         raise FormatError(f"encode_to takes floating-point tensors, not {_kind(x)}.")
-    source = x.detach().resolve_neg().contiguous()
+    check_plain(x, "encode_to")
+    source = source_for(x, out)
     dtype = code_dtype(cast.form)
     if out is not None and not (
         out.shape == x.shape and out.dtype == dtype and out.device == x.device
@@ -69,6 +71,8 @@ def encode_to(
         counts = encode_cpu(source, codes, cast, is_counted=receipt is not None)
     else:
         counts = encode_anywhere(source, codes, cast)
+    if out is not None:
+        mark_changed(out)
     settle(cast, x.numel(), counts, receipt)
     return codes
 
@@ -117,7 +121,9 @@ def pack(codes: Tensor, width: int) -> Tensor:
     Returns:
         A uint8 tensor with ceil(n * width / 8) in place of the n of the last dimension.
     """
-    _check_width(width, codes)
+    _check_packable(width, codes)
+    if codes.numel() and bool(((codes.long() < 0) | (codes.long() >> width != 0)).any()):
+        raise FormatError(f"there are numbers that are no codes of {width} bits.")
     count = codes.shape[-1]
     if width == 4 and count % 2 == 0:
         small = codes.to(torch.uint8)
@@ -135,7 +141,9 @@ def unpack(packed: Tensor, width: int, count: int) -> Tensor:
     Raises:
         FormatError: too few bytes.
     """
-    _check_width(width, packed)
+    _check_packable(width, packed)
+    if packed.dtype != torch.uint8 or count < 0:
+        raise FormatError(f"unpack takes uint8 and a count, not {packed.dtype} and {count}.")
     if packed.shape[-1] * 8 < count * width:
         raise FormatError(
             f"{packed.shape[-1]} bytes hold {packed.shape[-1] * 8 // width} codes of {width} bits, "
@@ -149,7 +157,9 @@ def unpack(packed: Tensor, width: int, count: int) -> Tensor:
     return codes.to(torch.uint8) if width <= 8 else codes
 
 
-def _check_width(width: int, codes: Tensor) -> None:
+def _check_packable(width: int, codes: Tensor) -> None:
+    if not isinstance(codes, Tensor) or codes.is_floating_point() or codes.is_complex():
+        raise FormatError(f"codes are tensors of integers, not {_kind(codes)}.")
     if not 1 <= width <= 32:
         raise FormatError(f"codes of 1 to 32 bits can be packed, not of {width}.")
     if codes.ndim == 0:
@@ -182,7 +192,9 @@ def _values(codes: Tensor, form: ScalarFormat) -> Tensor:
 @cache
 def _table(form: ScalarFormat) -> Tensor:
     value = form.decode if isinstance(form, IntFormat) else lambda code: decode(code, form)
-    return torch.tensor([float(value(code)) for code in range(form.num_codes)], dtype=torch.float64)
+    return torch.tensor(
+        [float(value(code)) for code in range(form.num_codes)], dtype=torch.float64, device="cpu"
+    )
 
 
 def _outside(codes: Tensor, form: ScalarFormat) -> bool:

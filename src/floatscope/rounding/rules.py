@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from floatscope.errors import FormatError, unknown
-from floatscope.formats import FloatFormat, IntFormat
+from floatscope.formats import FloatFormat, Format, IntFormat
+from floatscope.formats import format as format_called
 from floatscope.rounding.modes import Overflow, Rounding
 
 ScalarFormat = FloatFormat | IntFormat
@@ -109,12 +110,16 @@ PRESETS = tuple(_PRESETS)
 its Python reference of NVFP4."""
 
 
-def rules_for(form: ScalarFormat, name: str = "standard") -> Rules:
-    """The rules called `name`, for a format.
+def rules_for(form: Format | str, name: str = "standard") -> Rules:
+    """The rules called `name`, for a float or integer format or its name.
 
     Raises:
         FormatError: no such preset, or that library does not cast to the format.
     """
+    if isinstance(form, str):
+        form = format_called(form)
+    if not isinstance(form, (FloatFormat, IntFormat)):
+        raise FormatError(f"{form.name} is a block format; rules are of its element format.")
     if name not in _PRESETS:
         raise FormatError(unknown("rules", name, PRESETS))
     make, formats = _PRESETS[name]

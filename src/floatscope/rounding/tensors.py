@@ -18,6 +18,7 @@ from floatscope.rounding.anywhere import round_anywhere
 from floatscope.rounding.cast import DTYPES, Cast, cast_to, check_holds, key_of
 from floatscope.rounding.modes import Overflow, Rounding
 from floatscope.rounding.on_cpu import round_cpu
+from floatscope.rounding.outputs import check_plain, mark_changed, source_for
 from floatscope.rounding.pages import fresh
 from floatscope.rounding.random_bits import StochasticKey
 from floatscope.rounding.receipt import COUNTS, Receipt
@@ -53,13 +54,16 @@ def round_to(
         rules: what happens at the edges, or its name ("standard", "torch-2.13", "ml_dtypes", ...).
             The standard's own by default: overflow gives infinity, else NaN, else the largest
             value; NaN stays NaN, and is an error in a format without.
-        rounding: wins over the rules, as do the next two.
-        overflow: what a result beyond the largest value becomes, and an infinite input.
+        rounding: "nearest-even", "nearest-away", "toward-zero", "up", "down", "to-odd" or
+            "stochastic"; wins over the rules, as do the next two. With a significand of one bit
+            (e8m0) every tie goes up and "to-odd" truncates, because such a significand is odd.
+        overflow: "saturate", "to_inf", "to_nan" or "raise": what a result beyond the largest value
+            becomes, and an infinite input.
         flush_subnormals: whether subnormal results become zeros of their sign.
         out: where the result goes: same shape and device; may be `x`.
         dtype: dtype of the result; that of `out`, else of `x`, by default.
-        key: of stochastic rounding. An element's random bits depend on the key and its row-major
-            index alone.
+        key: of stochastic rounding, a `StochasticKey` or an integer of 64 bits (others modulo
+            2^64). An element's random bits depend on the key and its row-major index alone.
         generator: draws the key if none is given; Torch's default generator otherwise.
         random_bits: 1 to 32 of them for an element.
         receipt: has the counts of this call added to it. On other devices than the CPU that waits
@@ -68,7 +72,7 @@ def round_to(
             by default the gradient passes unchanged ("straight through").
 
     Returns:
-        The rounded values. A NaN has the sign of what it came from and no payload.
+        The rounded values, contiguous. A NaN has the sign of what it came from and no payload.
 
     Raises:
         FormatError: no floating input, choices that the format cannot express, a result dtype that
@@ -99,11 +103,12 @@ def round_tensor(
     """`round_to` once the choices are made, and outside autograd."""
     if x.dtype not in DTYPES or x.layout != torch.strided:
         raise FormatError(f"rounding takes dense floating-point tensors, not {_described(x)}.")
+    check_plain(x, "round_to")
     dtype = dtype or (out.dtype if out is not None else x.dtype)
     check_holds(dtype, cast.form)
     if out is not None and (out.shape != x.shape or out.device != x.device or out.dtype != dtype):
         raise FormatError(f"out is {_described(out)}, and the result {tuple(x.shape)} of {dtype}.")
-    source = x.detach().resolve_neg().contiguous()
+    source = source_for(x, out)
     whole = out is not None and out.is_contiguous()
     target = out if whole else fresh(x.shape, dtype, x.device)
     assert target is not None
@@ -112,10 +117,11 @@ def round_tensor(
         counts = round_cpu(source, target, cast, is_fresh=not whole, is_counted=is_counted)
     else:
         counts = backend_of(x.device)(source, target, cast)
+    if whole:
+        mark_changed(target)
     settle(cast, x.numel(), counts, receipt)
     if out is not None and not whole:
-        out.copy_(target)
-        return out
+        return out.copy_(target)
     return target
 
 
@@ -133,7 +139,7 @@ def backend_of(device: torch.device) -> Callable[[Tensor, Tensor, Cast], Any]:
 
 def settle(cast: Cast, elements: int, counts: Any, receipt: Receipt | None) -> None:
     """Write the receipt, and raise if the rules say so of what was counted."""
-    if receipt is None and not cast.can_raise:
+    if (receipt is None and not cast.can_raise) or getattr(counts, "is_meta", False):
         return
     numbers = counts.tolist()
     if receipt is not None:
@@ -145,7 +151,7 @@ def settle(cast: Cast, elements: int, counts: Any, receipt: Receipt | None) -> N
     if cast.rules.nan == "raise" and found["nan"]:
         raise FormatError(
             f"{name} has no NaN, and {found['nan']} of {elements} elements are NaN. Rules say what "
-            'becomes of them: rules="te" makes them 0, for example.'
+            f'becomes of them, such as dataclasses.replace(fs.rules_for("{name}"), nan="zero").'
         )
     if found["raised"]:
         raise FormatError(

@@ -1,0 +1,61 @@
+"""Given inputs and outputs: which tensors a kernel may look into, and what it may overwrite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from floatscope.errors import FormatError
+
+_DISABLED = getattr(Tensor, "__torch_dispatch__")  # noqa: B009  (of plain tensors)
+_functorch = getattr(torch._C, "_functorch")  # noqa: B009
+_is_wrapped: Callable[[Tensor], bool] = _functorch.is_functorch_wrapped_tensor
+_is_functional: Callable[[Tensor], bool] = getattr(torch, "_is_functional_tensor")  # noqa: B009
+_mode, _TRACING = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.PROXY
+
+
+def check_plain(x: Tensor, what: str) -> None:
+    """Refuse tensors that only stand for memory: kernels read memory itself.
+
+    Raises:
+        FormatError: a wrapper of functorch or of a tracer, or a subclass that sees operations.
+    """
+    sees_operations = getattr(type(x), "__torch_dispatch__", _DISABLED) is not _DISABLED
+    if sees_operations or _is_wrapped(x) or _is_functional(x) or _mode(_TRACING) is not None:
+        raise FormatError(
+            f"{what} looks into memory, and a {type(x).__name__} under torch.func, tracing or "
+            "export has none of its own; call it outside of them. torch.compile leaves it eager."
+        )
+
+
+def source_for(x: Tensor, out: Tensor | None) -> Tensor:
+    """`x`, contiguous and outside autograd, so that writing to `out` does not disturb reading it.
+
+    Where they share memory in any other way than element by element, it is a copy.
+    """
+    source = x.detach().resolve_neg().contiguous()
+    if out is None or not _overlap(source, out):
+        return source
+    alike = source.data_ptr() == out.data_ptr() and source.dtype == out.dtype
+    return source if alike and out.is_contiguous() else source.clone()
+
+
+def mark_changed(out: Tensor) -> None:
+    """Tell autograd that a given output was overwritten."""
+    if not out.is_inference():
+        torch.autograd.graph.increment_version(out)
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    """Whether the ranges of memory that two tensors span have bytes in common."""
+    if not a.numel() or not b.numel() or a.is_meta:
+        return False
+    (start, stop), (first, last) = _span(a), _span(b)
+    return start < last and first < stop
+
+
+def _span(x: Tensor) -> tuple[int, int]:
+    reach = sum((n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True)) + 1
+    return x.data_ptr(), x.data_ptr() + reach * x.element_size()
