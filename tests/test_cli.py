@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -56,3 +58,24 @@ def test_a_full_standard_output_is_one_error_however_short_the_output() -> None:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "error: the output could not be written: No space left on device.\n"
+
+
+def test_a_closed_standard_output_is_one_error() -> None:
+    command = f"{shlex.quote(sys.executable)} -m floatscope.cli.main formats int8 --values >&-"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "error: the output could not be written: standard output is closed.\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_characters_that_the_output_does_not_have_are_escaped(
+    monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    assert "\\u2264 2^-25" in run("formats", "fp16").stdout
+    assert "\\u2248" in run("bits", "0.3", "-f", "fp16").stdout
+    (nvfp4,) = json.loads(run("formats", "nvfp4", "--json").stdout)
+    assert nvfp4["scale"] == "e4m3fn × fp32"
+    done = run("bits", "≈1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: '")

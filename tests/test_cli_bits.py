@@ -186,6 +186,8 @@ def test_help_names_every_choice() -> None:
     [
         (["0.1", "-f", "mxfp4"], "mxfp4 is no float format and no integer format: it is one of"),
         (["abc"], "'abc' is no number"),
+        (["1e999999999"], "lies beyond every format"),
+        (["0x" + "f" * 1000, "-f", "fp16"], f"code 0x{'f' * 37}… does not fit fp16"),
         (["0x10000", "-f", "fp16"], "does not fit fp16"),
         (["0x100", "-f", "int8"], "code 0x100 does not fit int8."),
         (["0.1", "--rounding", "nearest"], "'nearest'. Did you mean 'nearest-even'? Choose from:"),
@@ -207,3 +209,34 @@ def test_errors(args: list[str], message: str) -> None:
     assert done.stderr.startswith("error: ")
     assert message in done.stderr
     assert done.stdout == ""
+
+
+def test_numbers_too_long_to_write_out() -> None:
+    assert bits("5e4931", "-f", "e15m112")[0]["exactly"].startswith("≈5.00000000")
+    assert bits("1e4500", "-f", "e15m10")[0]["stored"] == "≈1.00029e4500"
+    assert bits("1e-4500", "-f", "e15m10")[0]["stored"] == "≈9.99641e-4501"
+    (largest,) = bits("inf", "-f", "e15m0", "--overflow", "saturate")
+    assert (largest["stored"], largest["above"]) == ("2^16383", "inf")
+    (fact,) = bits(f"1.{'0' * 400}1", "-f", "fp16")
+    assert fact["relative error"] == "≈1e-401"
+    smallest = bits("0x1p-1074", "-f", "fp64")[0]["exactly"]
+    assert smallest == f"1/{2**1074}"
+
+
+def test_a_nan_keeps_its_code_and_its_sign() -> None:
+    e4m3fn, fp16, e5m2fnuz = bits("0xff", "-f", "e4m3fn", "-f", "fp16", "-f", "e5m2fnuz")
+    assert (e4m3fn["code"], fp16["code"], e5m2fnuz["code"]) == ("0xff", "0xfe00", "0x80")
+    assert bits("0xfc01", "-f", "fp16")[0]["code"] == "0xfc01"
+    assert bits("0x80", "-f", "e4m3fnuz", "-f", "fp16")[1]["code"] == "0x7e00"
+    assert bits("0xff", "-f", "e8m0fnu", "-f", "fp16")[1]["code"] == "0x7e00"
+    assert bits("-500", "-f", "e4m3fn")[0]["code"] == "0xff"
+    assert bits("-nan", "-f", "e4m3fn")[0]["code"] == "0xff"
+    assert bits("-inf", "-f", "e4m3fnuz")[0]["code"] == "0x80"
+    assert bits("0xff", "-f", "e4m3fn", "--rounding", "stochastic")[0]["outcomes"][0]["code"] == (
+        "0xff"
+    )
+
+
+@pytest.mark.parametrize("value", ["-0.1", "-.1", "-1e-1", "-0x1.999999999999ap-4", "-0xf", "-INF"])
+def test_a_negative_number_is_no_option(value: str) -> None:
+    assert bits(value, "-f", "fp32") == bits("-f", "fp32", "--", value)

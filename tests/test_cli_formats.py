@@ -176,3 +176,8 @@ def test_beyond_the_range_of_a_float() -> None:
     assert shown(Fraction(1, 3), 3) == "≈0.333"
     assert shown(None) == "–"
     assert [shown(x) for x in (float("inf"), float("nan"), -0.0)] == ["inf", "NaN", "-0"]
+
+
+def test_the_overflow_column_of_formats_without_a_fraction() -> None:
+    facts = json.loads(formats("e8m0fnu", "e3m0", "--json").stdout)
+    assert [fact["overflows"] for fact in facts] == ["≥ ≈2.55212e38", "≥ 12"]

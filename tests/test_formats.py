@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from dataclasses import replace
 from fractions import Fraction
 
 import ml_dtypes
@@ -29,7 +30,8 @@ from floatscope.formats import (
     neighbors,
     ulp,
 )
-from floatscope.formats.values import Value
+from floatscope.formats.values import Value, exactly
+from floatscope.rounding import round_value
 
 SMALL = [form for form in FLOATS if form.width <= 16]
 
@@ -328,3 +330,83 @@ def test_impossible_formats() -> None:
         )  # fmt: skip
     with pytest.raises(TypeError):
         FloatFormat("x", 4, 3)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        *FLOATS,
+        *map(by_name, "e3m0 e7m0 e3m0fn e3m0fnuz e1m1 e1m0fn e2m1 e4m0fn e15m0 e6m9".split()),
+    ],
+    ids=lambda form: form.name,
+)
+def test_thresholds_are_those_of_rounding(form: FloatFormat) -> None:
+    beyond, nudge = form.overflow_threshold, form.smallest / 2**200
+    unlimited = replace(form, name="wide", exponent_bits=form.exponent_bits + 1)
+    for value, overflows in (
+        (beyond - nudge, False),
+        (beyond, form.tie_overflows),
+        (beyond + nudge, True),
+    ):
+        assert (round_value(value, unlimited) > form.max) is overflows
+        if form.has_infinity or form.has_nan:
+            rounded = round_value(value, form)
+            assert isinstance(rounded, float) is overflows  # infinite or NaN
+    if form.zero:
+        assert round_value(form.zero_threshold, form) == 0
+        assert round_value(form.zero_threshold + nudge, form) == form.smallest
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0x1.00200000000000001p0", 1 + Fraction(1, 2**11) + Fraction(1, 2**68)),
+        ("0x1p-1080", Fraction(1, 2**1080)),
+        ("0x1P2000", Fraction(2) ** 2000),
+        ("-0x.8", Fraction(-1, 2)),
+        ("0x1.e99999", Fraction(0x1E99999, 16**6)),
+        ("1e20000", Fraction(10) ** 20000),
+        (" +1_0.5e0_1 ", Fraction(105)),
+    ],
+)
+def test_texts_are_read_exactly(text: str, value: Fraction) -> None:
+    assert exactly(text) == value
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_hex_floats_are_pythons(value: float) -> None:
+    assert same(exactly(value.hex()), value)
+
+
+def test_negative_zero_in_every_spelling() -> None:
+    assert [repr(exactly(text)) for text in ("-0", "-0x0p0", "-0.0e5")] == ["-0.0"] * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1e20001", "the exponent of '1e20001' lies beyond every format; it may be 20000 either"),
+        ("-1e-999999999", "lies beyond every format"),
+        ("0x1p999999999", "lies beyond every format"),
+        ("1" * 5000, "'1{39}…' has 5000 characters; a number may have 4000"),
+        ("x" * 100, "'x{39}…' is no number"),
+        ("0x", "'0x' is no number"),
+        ("0x.p1", "is no number"),
+        ("1p5", "is no number"),
+        ("0x1/0x2", "is no number"),
+        ("1/0", "is no number"),
+    ],
+)
+def test_texts_that_are_refused(text: str, message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        exactly(text)
+
+
+def test_messages_stay_short_however_long_the_number() -> None:
+    for value in (Fraction(1, 3**5000), 10**4500 + 1, Fraction(7) ** 5000):
+        with pytest.raises(FormatError, match="does not hold ≈"):
+            encode(value, by_name("e15m112"))
+    with pytest.raises(FormatError, match="does not hold ≈1e4500"):
+        INTEGERS[0].encode(10**4500)
+    with pytest.raises(FormatError, match="code 0xf{37}… does not fit fp16"):
+        decode(16**1000 - 1, by_name("fp16"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
@@ -13,8 +14,20 @@ if TYPE_CHECKING:
 
 DEFAULT_FORMATS = ("fp32", "fp16", "bf16", "e4m3fn", "e5m2")
 
+_NEGATIVE = re.compile(r"-(\.?\d|inf|nan)", re.IGNORECASE)
 
-@click.command(short_help="Show what formats make of a number, bit by bit.")
+
+class _NumberCommand(click.Command):
+    """A command that takes -0.1 for a number; click takes it for options."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" not in args and any(map(_NEGATIVE.match, args)):
+            others = [arg for arg in args if not _NEGATIVE.match(arg)]
+            args = [*others, "--", *filter(_NEGATIVE.match, args)]
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_NumberCommand, short_help="Show what formats make of a number, bit by bit.")
 @click.argument(
     "value", help="A decimal, a hex float (0x1.8p-3), inf, nan, or a code such as 0x3c00."
 )
@@ -50,16 +63,19 @@ def bits(
 ) -> None:
     """Show what formats make of a number: bits, stored value, error, ulp and neighbors.
 
-    A code is read in the first format named. Write a negative number behind --. Stochastic rounding
-    shows both values that it may give, and how probable each is.
+    A code is read in the first format named. Stochastic rounding shows both values that it may
+    give, and how probable each is.
     """
     from floatscope.cli.bits_facts import facts_of
     from floatscope.cli.edges import formats_under
 
     _check_choices(rounding, overflow)
     chosen = formats_under([rules], formats, DEFAULT_FORMATS)
-    exact = _read(value, chosen[0])
-    facts = [facts_of(exact, form, rules, rounding, overflow) for form in chosen]
+    exact, code = _read(value, chosen[0])
+    facts = [
+        facts_of(exact, form, rules, rounding, overflow, code if form == chosen[0] else None)
+        for form in chosen
+    ]
     if as_json:
         from floatscope.cli.plain import print_json
 
@@ -82,26 +98,35 @@ def _check_choices(rounding: str | None, overflow: str | None) -> None:
             raise FormatError(unknown(what, given, choices))
 
 
-def _read(text: str, form: ScalarFormat) -> Value:
-    """A number, or the value of a code if `text` is a plain hexadecimal integer."""
+def _read(text: str, form: ScalarFormat) -> tuple[Value, int | None]:
+    """A number; or the value of a code, and the code, if `text` is a plain hexadecimal integer."""
     from floatscope.formats import FloatFormat, decode
     from floatscope.formats.values import exactly
 
     lowered = text.strip().lower()
     if re.fullmatch(r"0x[0-9a-f]+", lowered):
         code = int(lowered, 16)
-        return decode(code, form) if isinstance(form, FloatFormat) else form.decode(code)
-    return exactly(text)
+        if not isinstance(form, FloatFormat):
+            return form.decode(code), code
+        value = decode(code, form)
+        if value != value and form.has_negative_zero and code & form.sign_mask:
+            value = -value  # other formats keep a NaN's sign
+        return value, code
+    return exactly(text), None
 
 
 def _print(form: ScalarFormat, fact: dict[str, Any]) -> None:
     if "refused" in fact:
-        click.echo(f"{form.name:12} {fact['refused']}")
+        _echo(f"{form.name:12} {fact['refused']}")
         return
     for index, outcome in enumerate(fact.get("outcomes", [fact])):
-        click.echo(_colored("" if index else form.name, form, outcome))
+        _echo(_colored("" if index else form.name, form, outcome))
         for name, line in _lines(fact | outcome).items():
-            click.echo(f"{'':13}{name:8} {line}")
+            _echo(f"{'':13}{name:8} {line}")
+
+
+def _echo(line: str) -> None:
+    click.echo(line, file=sys.stdout)  # itself, as click writes UTF-8 where that is ASCII
 
 
 def _lines(outcome: dict[str, str]) -> dict[str, str]:

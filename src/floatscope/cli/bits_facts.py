@@ -16,13 +16,22 @@ from floatscope.rounding.reference import RANDOM_BITS
 from floatscope.rounding.rules import ScalarFormat, resolve
 
 NUM_DRAWS = 1 << RANDOM_BITS
+_SMALL = Fraction(1, 1 << 1000)
+MAX_BITS = 2048
+"""Of a numerator or denominator that is written out; those of fp64 have 1075 at most."""
 
 
 def facts_of(
-    exact: Value, form: ScalarFormat, rules: str, rounding: str | None, overflow: str | None
+    exact: Value,
+    form: ScalarFormat,
+    rules: str,
+    rounding: str | None,
+    overflow: str | None,
+    given: int | None = None,
 ) -> dict[str, Any]:
     """Code, bits, stored value, error and neighbors of a number in a format.
 
+    `given` is the code in this format that the number was read from: a NaN keeps it.
     `decided by` names the rules where they made the value what it is. Stochastic rounding gives a
     list of outcomes; what the format cannot do is `refused`.
     """
@@ -34,11 +43,11 @@ def facts_of(
             facts["decided by"] = rules
         if chosen.rounding == "stochastic":
             outcomes = [
-                {"probability": shown(probability)} | _stored(exact, value, form)
+                {"probability": shown(probability)} | _stored(exact, value, form, given)
                 for value, probability in outcomes_of(exact, form, chosen)
             ]
             return facts | {"outcomes": outcomes}
-        return facts | _stored(exact, round_value(exact, form, chosen), form)
+        return facts | _stored(exact, round_value(exact, form, chosen), form, given)
     except FormatError as error:
         return facts | {"refused": str(error)}
 
@@ -62,13 +71,13 @@ def _is_inside(exact: Value, form: ScalarFormat) -> bool:
     return (-form.max if form.signed else form.smallest) <= exact <= form.max
 
 
-def _stored(exact: Value, stored: Value, form: ScalarFormat) -> dict[str, str]:
-    code = form.encode(Fraction(stored)) if isinstance(form, IntFormat) else encode(stored, form)
+def _stored(exact: Value, stored: Value, form: ScalarFormat, given: int | None) -> dict[str, str]:
+    code = _code(exact, stored, form, given)
     facts = {
         "code": f"0x{code:0{(form.width + 3) // 4}x}",
         "bits": format(code, f"0{form.width}b"),
         "stored": shown(stored),
-        "exactly": _exactly(stored),
+        "exactly": _exactly(stored, form),
     }
     if _is_finite(stored) and _is_finite(exact):
         facts |= _error(exact, stored)
@@ -79,10 +88,26 @@ def _stored(exact: Value, stored: Value, form: ScalarFormat) -> dict[str, str]:
     return facts
 
 
+def _code(exact: Value, stored: Value, form: ScalarFormat, given: int | None) -> int:
+    """The code of the stored value; that of a NaN is the one given, or has the number's sign."""
+    if isinstance(form, IntFormat):
+        return form.encode(Fraction(stored))
+    if stored == stored:
+        return encode(stored, form)
+    if given is not None and exact != exact:
+        return given
+    is_negative = exact < 0 if exact == exact else math.copysign(1, exact) < 0
+    return encode(stored, form) | (form.sign_mask if is_negative else 0)
+
+
 def _error(exact: Value, stored: Value) -> dict[str, str]:
     error = Fraction(stored) - Fraction(exact)
     relative = abs(error / Fraction(exact)) if exact else Fraction(0)
-    text = f"{float(relative):.3g}" if relative < 2**1023 else shown(relative, 3)
+    text = (
+        f"{float(relative):.3g}"
+        if _SMALL < relative < 2**1023 or not relative
+        else shown(relative, 3)
+    )
     return {"error": shown(error), "relative error": text}
 
 
@@ -109,9 +134,11 @@ def _told_apart(value: Value | None, form: ScalarFormat) -> str:
     return shown(value, 2 + math.ceil(form.precision * math.log10(2)))
 
 
-def _exactly(value: Value) -> str:
-    """All decimal digits, where there are not too many of them."""
+def _exactly(value: Value, form: ScalarFormat) -> str:
+    """All decimal digits, or a quotient where they are many; rounded where that is long too."""
     if not isinstance(value, Fraction):
         return shown(value)
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+        return _told_apart(value, form)
     digits = exact_decimal(value)
     return digits if len(digits) <= 60 else f"{value.numerator}/{value.denominator}"

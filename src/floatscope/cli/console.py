@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
+
+from floatscope.cli import plain
 
 output = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
@@ -26,8 +27,7 @@ def interruptible(message: str) -> Iterator[None]:
 
 def print_json(record: Any) -> None:
     """Print a dataclass as JSON; non-finite numbers become the strings that the records use."""
-    text = json.dumps(_plain(asdict(record)), indent=2, allow_nan=False, ensure_ascii=False)
-    print(text, flush=True)
+    plain.print_json(_plain(asdict(record)))
 
 
 def _plain(value: Any) -> Any:

@@ -6,6 +6,7 @@ runs, and hence verbs that import what they compute with when they run (benchmar
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from contextlib import suppress
@@ -45,6 +46,7 @@ for verb in (formats, bits, study, text):
 
 def main() -> NoReturn:
     """Entry point. Deliberate errors become one message and exit status 1."""
+    _prepare_output()
     try:
         status = app(prog_name="floatscope", standalone_mode=False)
         sys.stdout.flush()
@@ -60,10 +62,22 @@ def main() -> NoReturn:
     sys.exit(status)
 
 
+def _prepare_output() -> None:
+    """See that there is an output; characters that its encoding does not have are escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    if sys.stdout is None:
+        _fail("the output could not be written: standard output is closed.")
+
+
 def _fail(message: str) -> NoReturn:
-    print(f"error: {message}", file=sys.stderr)
     with suppress(OSError):
-        sys.stdout.flush()
+        if sys.stderr is not None:
+            print(f"error: {message}", file=sys.stderr, flush=True)
+    with suppress(OSError):
+        if sys.stdout is not None:
+            sys.stdout.flush()
     os._exit(1)  # past the interpreter's own attempt to flush what cannot be written
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,8 @@ def print_table(rows: Sequence[Sequence[str]]) -> None:
 
 
 def print_json(data: Any) -> None:
-    """Print data that JSON can hold as it is."""
+    """Print data that JSON can hold as it is; escaped where the output is not Unicode."""
     import json
 
-    print(json.dumps(data, indent=2, ensure_ascii=False))
+    is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    print(json.dumps(data, indent=2, allow_nan=False, ensure_ascii=not is_unicode), flush=True)

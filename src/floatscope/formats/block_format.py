@@ -53,6 +53,10 @@ class BlockFormat:
     """Format of a second-level scale of the whole tensor."""
     source: str = ""
 
+    def __hash__(self) -> int:
+        """By name alone, which is quick; equality looks at everything."""
+        return hash(self.name)
+
     def __post_init__(self) -> None:
         if isinstance(self.block, str):
             if self.block not in ("row", "tensor"):

@@ -54,6 +54,10 @@ class FloatFormat:
     source: str = ""
     """The document that defines it."""
 
+    def __hash__(self) -> int:
+        """By name alone, which is quick; equality looks at everything."""
+        return hash(self.name)
+
     def __post_init__(self) -> None:
         if self.exponent_bits < 1 or self.fraction_bits < 0:
             raise FormatError(
@@ -184,8 +188,11 @@ class FloatFormat:
 
     @property
     def tie_overflows(self) -> bool:
-        """Whether the threshold itself overflows: it does if the largest value's code is odd."""
-        return self._largest_finite_magnitude % 2 == 1
+        """Whether the threshold itself overflows: it does if the largest significand is odd.
+
+        A significand of one bit is 1, whatever the code; a longer one ends like its code.
+        """
+        return self.fraction_bits == 0 or self._largest_finite_magnitude % 2 == 1
 
     # Codes without a sign
 

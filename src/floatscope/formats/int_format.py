@@ -6,6 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 
 from floatscope.errors import FormatError
+from floatscope.formats.show import echoed
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,10 @@ class IntFormat:
     symmetric: bool = False
     """Leaves the lowest code out, so that the values are the same with either sign."""
     source: str = ""
+
+    def __hash__(self) -> int:
+        """By name alone, which is quick; equality looks at everything."""
+        return hash(self.name)
 
     def __post_init__(self) -> None:
         if self.width < 2:
@@ -54,7 +59,7 @@ class IntFormat:
             FormatError: no such code, or the one that a symmetric format leaves out.
         """
         if not 0 <= code < self.num_codes:
-            raise FormatError(f"code {code:#x} does not fit {self.name}.")
+            raise FormatError(f"code {echoed(f'{code:#x}')} does not fit {self.name}.")
         half = self.num_codes >> 1
         if self.symmetric and code == half:
             raise FormatError(f"{self.name} is symmetric and has no code {code:#x}.")
@@ -68,5 +73,5 @@ class IntFormat:
         """
         steps = Fraction(value) / self.step
         if steps.denominator != 1 or not self.min <= value <= self.max:
-            raise FormatError(f"{self.name} does not hold {value}.")
+            raise FormatError(f"{self.name} does not hold {echoed(value)}.")
         return int(steps) % self.num_codes

@@ -28,6 +28,10 @@ AMBIGUOUS = {
         "240 with bias 8 and no special codes (unit-scaling)",
         "480 without NaN (qtorch)",
     ),
+    "e8m0": (
+        "e8m0fnu, powers of two without sign and zero (OCP MX scales)",
+        "8 exponent bits, no fraction, IEEE-like: made by FloatFormat(...) if it is meant",
+    ),
     "fp8": (
         "e4m3fn or e5m2 as plain casts",
         "fp8-tensor, fp8-rowwise, fp8-1x128 or fp8-128x128 with fp32 scales",

@@ -6,6 +6,8 @@ import math
 from fractions import Fraction
 
 MAX_DIGITS = 9
+MAX_ECHO = 40
+"""Characters of a given text that a message repeats."""
 
 
 def shown(value: Fraction | float | None, digits: int = 6) -> str:
@@ -33,11 +35,27 @@ def shown(value: Fraction | float | None, digits: int = 6) -> str:
     return f"≈{_scientific(value, digits)}"
 
 
+def echoed(given: object) -> str:
+    """What was given, as a message repeats it: shortened if it is a long text or number."""
+    text = given if isinstance(given, str) else _echoed_number(given)
+    return text if len(text) <= MAX_ECHO else f"{text[: MAX_ECHO - 1]}…"
+
+
 def exact_decimal(value: Fraction) -> str:
     """All decimal digits of a value whose denominator is a power of two."""
     shift = value.denominator.bit_length() - 1
     digits = abs(value.numerator) * 5**shift
     return ("-" if value < 0 else "") + decimal_of_tens(digits, shift)
+
+
+def _echoed_number(given: object) -> str:
+    """A number as Python writes it, or as `shown` does if that takes long."""
+    if isinstance(given, int):
+        given = Fraction(given)
+    if isinstance(given, Fraction):
+        bits = given.numerator.bit_length() + given.denominator.bit_length()
+        return str(given) if bits <= 3 * MAX_ECHO else shown(given)
+    return str(given)
 
 
 def _decimal(value: Fraction) -> str | None:

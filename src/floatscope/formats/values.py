@@ -7,14 +7,24 @@ no fraction can be.
 from __future__ import annotations
 
 import math
+import re
 from fractions import Fraction
 from typing import Literal
 
 from floatscope.errors import FormatError
 from floatscope.formats.float_format import FloatFormat, Specials
+from floatscope.formats.show import echoed, shown
 
 Value = Fraction | float
 Class = Literal["zero", "subnormal", "normal", "infinite", "nan"]
+
+MAX_EXPONENT = 20_000
+"""Of a number written as text, of ten or two; every format that has a name lies far inside."""
+MAX_TEXT = 4_000
+"""Characters of a number written as text; Python converts 4300 digits at most."""
+
+_HEX_FLOAT = re.compile(r"([-+]?)0x(?=\.?[0-9a-f])([0-9a-f]*)\.?([0-9a-f]*)(?:p([-+]?[0-9]+))?")
+_DECIMAL_EXPONENT = re.compile(r"e([-+]?[\d_]+)$")
 
 
 def decode(code: int, form: FloatFormat) -> Value:
@@ -28,7 +38,8 @@ def decode(code: int, form: FloatFormat) -> Value:
     """
     if not 0 <= code < form.num_codes:
         raise FormatError(
-            f"code {code:#x} does not fit {form.name}, whose codes end at {form.num_codes - 1:#x}."
+            f"code {echoed(f'{code:#x}')} does not fit {form.name}, whose codes end at "
+            f"{form.num_codes - 1:#x}."
         )
     kind = classify(code, form)
     negative = bool(code & form.sign_mask)
@@ -74,35 +85,62 @@ def encode(value: Value | int | str, form: FloatFormat) -> int:
         return _encode_special(exact, form)
     sign = form.sign_mask if exact < 0 else 0
     if exact < 0 and not form.signed:
-        raise FormatError(f"{form.name} is unsigned and does not hold {value}.")
+        raise FormatError(f"{form.name} is unsigned and does not hold {echoed(value)}.")
     code = _floor_code(abs(exact), form)
     if code is None or form.magnitude_of(code) != abs(exact):
         below, above = neighbors(exact, form)
         raise FormatError(
-            f"{form.name} does not hold {value} exactly; its neighbors there are "
+            f"{form.name} does not hold {echoed(value)} exactly; its neighbors there are "
             f"{_shown(below)} and {_shown(above)}."
         )
     return sign | code
 
 
 def exactly(value: Value | int | str) -> Value:
-    """A number of any kind as a `Fraction`, or as a float if it is -0, infinite or NaN."""
+    """A number of any kind as a `Fraction`, or as a float if it is -0, infinite or NaN.
+
+    Raises:
+        FormatError: a text that is no number, or one too long or too far from 1 to compute with.
+    """
     if isinstance(value, str):
         text = value.strip().lower()
         if text in ("inf", "+inf", "-inf", "nan", "+nan", "-nan", "infinity", "-infinity"):
             return float(text)
-        try:
-            number = Fraction(float.fromhex(text)) if "0x" in text else Fraction(text)
-        except (ValueError, OverflowError, ZeroDivisionError):
-            raise FormatError(
-                f"{value!r} is no number; write a decimal, a hex float such as 0x1.8p-3, inf or "
-                "nan."
-            ) from None
+        number = _parsed(text, value)
         return -0.0 if number == 0 and text.startswith("-") else number
     if isinstance(value, float):
         is_special = not math.isfinite(value) or (value == 0 and math.copysign(1, value) < 0)
         return value if is_special else Fraction(value)
     return Fraction(value)
+
+
+def _parsed(text: str, given: str) -> Fraction:
+    """A decimal, a quotient or a hex float, exactly."""
+    if len(text) > MAX_TEXT:
+        raise FormatError(
+            f"{echoed(given)!r} has {len(text)} characters; a number may have {MAX_TEXT}."
+        )
+    hexadecimal = _HEX_FLOAT.fullmatch(text)
+    decimal = None if hexadecimal else _DECIMAL_EXPONENT.search(text)
+    exponent = hexadecimal[4] if hexadecimal else decimal and decimal[1]
+    try:
+        if exponent and abs(int(exponent)) > MAX_EXPONENT:
+            raise FormatError(
+                f"the exponent of {echoed(given)!r} lies beyond every format; it may be "
+                f"{MAX_EXPONENT} either way."
+            )
+        return _hex_parsed(hexadecimal) if hexadecimal else Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        raise FormatError(
+            f"{echoed(given)!r} is no number; write a decimal, a hex float such as 0x1.8p-3, inf "
+            "or nan."
+        ) from None
+
+
+def _hex_parsed(match: re.Match[str]) -> Fraction:
+    sign, whole, fraction, exponent = match.groups()
+    magnitude = int(whole + fraction, 16) * Fraction(2) ** (int(exponent or 0) - 4 * len(fraction))
+    return -magnitude if sign == "-" else magnitude
 
 
 def neighbors(value: Value | int | str, form: FloatFormat) -> tuple[Value | None, Value | None]:
@@ -219,4 +257,8 @@ def _shown(value: Value | None) -> str:
         return (
             "-0" if value == 0 else {math.inf: "infinity", -math.inf: "-infinity"}.get(value, "NaN")
         )
-    return str(float(value)) if Fraction(float(value)) == value else str(value)
+    try:
+        near = float(value)
+    except OverflowError:
+        return shown(value, 17)
+    return str(near) if Fraction(near) == value else shown(value, 17)

@@ -12,6 +12,7 @@ from fractions import Fraction
 
 from floatscope.errors import FormatError
 from floatscope.formats import FloatFormat, IntFormat
+from floatscope.formats.show import echoed
 from floatscope.formats.values import Value, exactly, octave_of
 from floatscope.rounding.modes import Overflow, Rounding
 from floatscope.rounding.rules import Rules, ScalarFormat, resolve
@@ -69,7 +70,7 @@ def round_value(
         return _without(form, chosen.zero, "zero")
     if negative and exact and _is_unsigned(form):
         if chosen.negative != "magnitude":
-            return _without(form, chosen.negative, f"{value}")
+            return _without(form, chosen.negative, echoed(value))
         negative, exact = False, -exact
 
     unit = _unit(exact, form)

@@ -45,6 +45,10 @@ class Rules:
     flush_subnormals: bool = False
     """Whether a subnormal result becomes a zero of its sign."""
 
+    def __hash__(self) -> int:
+        """Quick rather than thorough; equality looks at everything."""
+        return hash((self.name, self.rounding, self.overflow))
+
 
 def standard(form: ScalarFormat) -> Rules:
     """The standard's own rules, and the default everywhere.

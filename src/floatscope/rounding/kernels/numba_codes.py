@@ -62,12 +62,13 @@ def codes_of(values, out, g):
                 out[i] = C(g[NAN_CODE] | u64(u64(T(u >> up)) << u64(down)))
 
 
-def _encode_nearest(counted: bool) -> Any:
+def _encode_nearest(plain: bool) -> Any:
     @njit(nogil=True, cache=True)
     def encode_nearest(x, out, g):
         """Codes to nearest even; how many are beyond the largest value, became zero, lost a sign.
 
-        The codes are only right if none lies beyond.
+        The codes are only right if none lies beyond. The plain loop only says whether any does, and
+        serves formats with a negative zero.
         """
         T, C = x.dtype.type, out.dtype.type
         one, none = T(1), T(0)
@@ -88,18 +89,24 @@ def _encode_nearest(counted: bool) -> Any:
             on_grid = as_bits(as_float(a) + anchor)
             is_normal = a >= normal
             code = T(T(r >> drop) - shift) if is_normal else T(on_grid - anchor_bits)
-            beyond = T(beyond + T(code > largest))
-            is_zero = code == none
-            if counted:
+            signed = T(T(u & sign) >> down)
+            if plain:
+                beyond = max(beyond, code)
+            else:
+                beyond = T(beyond + T(code > largest))
+                is_zero = code == none
                 flushed = T(flushed + T(is_zero & (a != none)))
                 lost = T(lost + T(is_zero & (u >= sign)))
-            out[i] = C(code | T(T(u & sign) >> down & (kept if is_zero else T(~none))))
+                signed = T(signed & (kept if is_zero else T(~none)))
+            out[i] = C(code | signed)
+        if plain:
+            beyond = T(beyond > largest)
         return beyond, flushed, lost
 
     return encode_nearest
 
 
-encode_counted, encode_plain = _encode_nearest(True), _encode_nearest(False)
+encode_counted, encode_plain = _encode_nearest(False), _encode_nearest(True)
 
 
 def _encode_span(revision: int) -> Any:
@@ -115,8 +122,8 @@ def _encode_span(revision: int) -> Any:
             last = min(first + CHUNK, stop)
             chunk, codes = buffer[: last - first], out[first:last]
             if plain:
-                xs = x[first:last]
-                found = encode_counted(xs, codes, g) if counted else encode_plain(xs, codes, g)
+                xs, uncounted = x[first:last], not counted and g[NEGATIVE_ZERO]
+                found = encode_plain(xs, codes, g) if uncounted else encode_counted(xs, codes, g)
                 beyond, flushed, lost = found
                 if not beyond:
                     counts[FLUSHED] += flushed

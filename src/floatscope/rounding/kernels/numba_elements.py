@@ -105,8 +105,9 @@ nearest, nearest_past = _nearest(False), _nearest(True)
 
 # How far a value is from its smaller neighbor is cut to 32 bits of the neighbors' distance. Above
 # the smallest normal these are its lowest bits; below, the value is divided by the step, which is
-# exact, or underflows far below the 32 bits.
-def _stochastic(past_caches: bool, all_bits: bool, counted: bool) -> Any:
+# exact, or underflows far below the 32 bits. The plain loop stores past the caches, does not count
+# what becomes zero, and serves formats with a negative zero.
+def _stochastic(all_bits: bool, plain: bool) -> Any:
     @njit(nogil=True, cache=True)
     def stochastic(x, out, g, index, key, spare):
         """Stochastic rounding with 32 - spare random bits; returns what `nearest` does."""
@@ -133,28 +134,26 @@ def _stochastic(past_caches: bool, all_bits: bool, counted: bool) -> Any:
             rest = T(a & T(unit - one))
             cut = u32(T(T(rest << to_left) >> to_right))
             steps = as_float(a) * steps_in_one
-            steps = steps if steps < most else most
-            whole = u32(steps)
+            whole = u32(steps if plain or steps < most else most)  # integers reach further
             on_grid = a < normal
             cut = u32((steps - as_real(T(whole))) * parts) if on_grid else cut
             up = random < cut if all_bits else is_below(random, cut, spare)
             r = T(T(a - rest) + (unit if up else none))
             r = as_bits(as_real(T(T(whole) + T(up))) * step) if on_grid else r
-            r, is_beyond, is_flushed, is_lost = finish(r, u, a, largest, lowest, sign, zero_sign)
-            beyond = T(beyond + is_beyond)
-            if counted:
-                flushed, lost = T(flushed + is_flushed), T(lost + is_lost)
-            if past_caches:
-                store_past_caches(out, i, r)
+            if plain:
+                beyond = T(beyond + T(r > largest))
+                store_past_caches(out, i, T((a if r > largest else r) | T(u & sign)))
             else:
-                out[i] = r
+                found = finish(r, u, a, largest, lowest, sign, zero_sign)
+                out[i], beyond = found[0], T(beyond + found[1])
+                flushed, lost = T(flushed + found[2]), T(lost + found[3])
         return beyond, flushed, lost
 
     return stochastic
 
 
-stochastic, few_bits = _stochastic(False, True, True), _stochastic(False, False, True)
-stochastic_past = _stochastic(True, True, False)
+stochastic, few_bits = _stochastic(True, False), _stochastic(False, False)
+stochastic_plain = _stochastic(True, True)
 
 
 @njit(nogil=True, cache=True)
@@ -300,8 +299,8 @@ def with_one_key(x, out, g, index, key, spare, stream, counted):
     """The stochastic loop for so many bits and such an output."""
     if spare:
         return few_bits(x, out, g, index, key, spare)
-    if stream and not counted:
-        return stochastic_past(x, out, g, index, key, spare)
+    if stream and not counted and g[NEGATIVE_ZERO]:
+        return stochastic_plain(x, out, g, index, key, spare)
     return stochastic(x, out, g, index, key, spare)
 
 
