@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from floatscope.errors import FormatError
 from floatscope.formats import BlockFormat
@@ -37,6 +38,7 @@ class Layout:
         return bool(self.rows % self.height or self.columns % self.width)
 
 
+@lru_cache(1024)
 def layout_of(shape: tuple[int, ...], form: BlockFormat, *, columnwise: bool) -> Layout:
     """The layout of a tensor whose blocks run along its last dimension, or the last but one.
 

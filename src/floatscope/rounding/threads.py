@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -17,9 +18,10 @@ from numpy.typing import NDArray
 
 from floatscope.rounding import denormals
 
-PIECE = 1 << 19
+PIECE = 1 << 20
 """Elements a thread takes at a time."""
 
+NOTHING = nullcontext()
 Counts = NDArray[np.int64]
 Task = Callable[[int, int, Counts], None]
 _pool: ThreadPoolExecutor | None = None
@@ -35,7 +37,7 @@ def spread(task: Task, size: int, num_counts: int, piece: int = PIECE) -> Counts
 
     def work() -> Counts:
         counts = np.zeros(num_counts, np.int64)
-        with denormals.kept():
+        with denormals.kept() if denormals.are_flushed() else NOTHING:
             for start in pieces:
                 task(start, min(start + piece, size), counts)
         return counts
