@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,7 @@ def blocks_on_cpu(
         amax = _amax(flat, finite=False)
     if form.rule is ScaleRule.NVFP4:
         encode = tensor_encode(_amax(flat, finite=True).view(np.float32), form)
-    work = _Strips(form, cast, amax, encode, plain)
+    work = _strips(form, cast, plain)
     stored = scales.view(layout.matrices * layout.strips, layout.blocks).numpy()
     size = layout.rows * layout.columns
     if layout.rows % layout.height == 0:
@@ -65,32 +65,37 @@ def blocks_on_cpu(
         ]  # fmt: skip
     counts = np.zeros(NUM_COUNTS, np.int64)
     for index, (source, result, rows, block_scales) in enumerate(shares):
-        counts += work.run(source, result, rows, layout, block_scales, index * size)
+        counts += work.run(source, result, rows, layout, block_scales, index * size, amax, encode)
     return counts, encode
 
 
 class _Strips:
     """What all strips of a tensor have in common."""
 
-    def __init__(
-        self, form: BlockFormat, cast: Cast, amax: np.uint32, encode: np.float32 | None, plain: bool
-    ) -> None:
+    def __init__(self, form: BlockFormat, cast: Cast, plain: bool) -> None:
         self.chance = cast.rules.rounding == "stochastic"
         self.rule = _RULES.index(form.rule)
         self.divides = form.rule is ScaleRule.AMAX_DIVIDE
         self.element = _facts(form.element)
-        self.amax = amax
-        self.encode = np.float32(1) if encode is None else encode
         self.plain = plain and not self.chance
         self.grid = grid_of(cast.form, cast.rules, 32)
         self.key, self.spare = np.uint64(cast.key), np.uint32(cast.spare)
 
     def run(
-        self, x: Tensor, out: Tensor, rows: int, layout: Layout, stored: NDArray[Any], offset: int
+        self,
+        x: Tensor,
+        out: Tensor,
+        rows: int,
+        layout: Layout,
+        stored: NDArray[Any],
+        offset: int,
+        amax: np.uint32,
+        encode: np.float32 | None,
     ) -> Counts:
         """Round the strips of one matrix, or of several that stack without a gap."""
         from floatscope.rounding.kernels.numba_blocks import round_strips
 
+        factor = np.float32(1) if encode is None else encode
         height, width, columns = layout.height, layout.width, layout.columns
         scale = None
         if layout.whole_tensor:
@@ -115,7 +120,7 @@ class _Strips:
             stream = streams and bits.ctypes.data % 64 == 0
             round_strips(
                 _bits(source), bits, columns, kept, height, width, self.rule,
-                self.element, self.amax, self.encode, self.plain, stream, self.chance, self.grid,
+                self.element, amax, factor, self.plain, stream, self.chance, self.grid,
                 np.uint64(offset + start), self.key, self.spare, counts,
             )  # fmt: skip
             if not direct:
@@ -132,6 +137,11 @@ def _facts(element: FloatFormat | IntFormat) -> NDArray[np.float64]:
     """What the kernels ask of an element format: octave and fraction bits at the top, and it."""
     fraction = element.fraction_bits if isinstance(element, FloatFormat) else element.width - 2
     return np.array([octave_of(element.max), fraction, float(element.max)])
+
+
+@lru_cache(256)
+def _strips(form: BlockFormat, cast: Cast, plain: bool) -> _Strips:
+    return _Strips(form, cast, plain)
 
 
 def _amax(x: Tensor, *, finite: bool) -> np.uint32:
