@@ -170,6 +170,22 @@ def plain_row(x, out, encode, scale, width, divide, g):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def finish(r, t, u, scale, largest, lowest, zero_sign):
+    """The bits of a value from its element's magnitude r; t are the scaled bits, u those given.
+
+    Also whether it saturated or is NaN, was NaN before, and became zero.
+    """
+    a, before = u32(t & MAGNITUDE), u32(u & MAGNITUDE)
+    limit = lowest if t >= SIGN else largest
+    is_beyond, is_nan = r > limit, a > INFINITY
+    r = a if is_nan else limit if is_beyond else r
+    signed = u32(r | u32(t & (zero_sign if r == NONE else SIGN)))
+    y = as_bits(f32(as_float(signed) * scale))
+    is_flushed = (u32(y & MAGNITUDE) == NONE) & (before != NONE)
+    return y, u32(is_beyond), u32(is_nan), u32(before > INFINITY), u32(is_flushed)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def nearest(x, out, encode, scale, divide, g, counts):
     """Elements of a segment, to nearest even and counted; encode and scale are given for each."""
     drop, normal, largest, lowest = u32(g[DROP]), u32(g[NORMAL]), u32(g[LARGEST]), u32(g[LOWEST])
@@ -186,17 +202,11 @@ def nearest(x, out, encode, scale, divide, g, counts):
         r = u32(u32(u32(a + half_less) + odd) & kept)
         on_grid = as_bits(f32(f32(as_float(a) + anchor) - anchor))
         r = on_grid if a < normal else r
-        # from here on as in `stochastic`
-        limit = lowest if t >= SIGN else largest
-        beyond = u32(beyond + u32(r > limit))
-        r = limit if r > limit else r
-        nan = u32(nan + u32(a > INFINITY))
-        nan_before = u32(nan_before + u32(u32(x[i] & MAGNITUDE) > INFINITY))
-        r = a if a > INFINITY else r
-        signed = u32(r | u32(t & (zero_sign if r == NONE else SIGN)))
-        y = as_bits(f32(as_float(signed) * scale[i]))
-        is_flushed = (u32(y & MAGNITUDE) == NONE) & (u32(x[i] & MAGNITUDE) != NONE)
-        flushed = u32(flushed + u32(is_flushed))
+        y, is_beyond, is_nan, was_nan, is_flushed = finish(
+            r, t, x[i], scale[i], largest, lowest, zero_sign
+        )
+        beyond, nan = u32(beyond + is_beyond), u32(nan + is_nan)
+        nan_before, flushed = u32(nan_before + was_nan), u32(flushed + is_flushed)
         out[i] = y
     count(counts, beyond, nan, nan_before, flushed)
 
@@ -227,17 +237,11 @@ def stochastic(x, out, encode, scale, divide, g, index, key, spare, counts):
         up = is_below(random, cut, spare)
         r = u32(u32(a - rest) + (unit if up else NONE))
         r = as_bits(f32(as_real(u32(whole + u32(up))) * step)) if on_grid else r
-        # from here on as in `nearest`
-        limit = lowest if t >= SIGN else largest
-        beyond = u32(beyond + u32(r > limit))
-        r = limit if r > limit else r
-        nan = u32(nan + u32(a > INFINITY))
-        nan_before = u32(nan_before + u32(u32(x[i] & MAGNITUDE) > INFINITY))
-        r = a if a > INFINITY else r
-        signed = u32(r | u32(t & (zero_sign if r == NONE else SIGN)))
-        y = as_bits(f32(as_float(signed) * scale[i]))
-        is_flushed = (u32(y & MAGNITUDE) == NONE) & (u32(x[i] & MAGNITUDE) != NONE)
-        flushed = u32(flushed + u32(is_flushed))
+        y, is_beyond, is_nan, was_nan, is_flushed = finish(
+            r, t, x[i], scale[i], largest, lowest, zero_sign
+        )
+        beyond, nan = u32(beyond + is_beyond), u32(nan + is_nan)
+        nan_before, flushed = u32(nan_before + was_nan), u32(flushed + is_flushed)
         out[i] = y
     count(counts, beyond, nan, nan_before, flushed)
 
