@@ -110,6 +110,10 @@ def test_bad_input_is_refused() -> None:
         (lambda: decode_from(codes, "fp16", dtype=torch.bfloat16), "bfloat16 does not hold fp16"),
         (lambda: encode_to(codes, "e4m3fn"), "floating-point tensors, not torch.int64"),
         (lambda: encode_to(torch.zeros(2), "mxfp4"), "mxfp4 is a block format"),
+        (
+            lambda: encode_to(torch.zeros(2), "fp16", rounding="stochastic", random_bits=33),
+            "1 to 32 random bits, not 33",
+        ),
         (lambda: encode_to(torch.tensor([math.nan]), "e2m1fn"), "e2m1fn has no NaN, and 1 of 1"),
         (lambda: unpack(torch.zeros(2, dtype=torch.uint8), 6, 3), "2 bytes hold 2 codes of 6 bits"),
         (lambda: pack(codes, 0), "1 to 32 bits"),

@@ -15,7 +15,7 @@ from floatscope.formats import format as format_called
 from floatscope.rounding.block_layout import Layout, layout_of
 from floatscope.rounding.blocks_anywhere import blocks_anywhere
 from floatscope.rounding.blocks_on_cpu import blocks_on_cpu
-from floatscope.rounding.cast import DTYPES, Cast, cast_to, key_of
+from floatscope.rounding.cast import DTYPES, Cast, cast_to, keyed
 from floatscope.rounding.modes import Rounding
 from floatscope.rounding.outputs import check_plain, mark_changed, source_for
 from floatscope.rounding.pages import fresh
@@ -89,7 +89,7 @@ def block_round(
         FormatError: no floating input, unknown names, a shape that cannot be cut so.
     """
     form = _form(form, block, rule)
-    cast = _element_cast(form, rounding, key, generator, random_bits)
+    cast = keyed(_saturating(form.element, rounding), key, generator, random_bits)
     if not isinstance(x, Tensor) or x.dtype not in DTYPES or x.layout != torch.strided:
         raise FormatError("block_round takes dense floating-point tensors.")
     check_plain(x, "block_round")
@@ -116,21 +116,6 @@ def _form(
             raise FormatError(unknown("scale rule", rule, rules))
         rule = rules[rule]
     return replace(form, block=block or form.block, rule=rule or form.rule)
-
-
-def _element_cast(
-    form: BlockFormat,
-    rounding: Rounding,
-    key: StochasticKey | int | None,
-    generator: torch.Generator | None,
-    random_bits: int,
-) -> Cast:
-    cast = _saturating(form.element, rounding)
-    if rounding == "stochastic":
-        if not 1 <= random_bits <= RANDOM_BITS:
-            raise FormatError(f"stochastic rounding takes 1 to 32 random bits, not {random_bits}.")
-        cast = replace(cast, key=key_of(key, generator), random_bits=random_bits)
-    return cast
 
 
 @cache

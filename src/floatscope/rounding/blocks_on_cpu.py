@@ -18,7 +18,7 @@ from floatscope.rounding.cast import Cast
 from floatscope.rounding.grid import grid_of
 from floatscope.rounding.on_cpu import STREAM_BYTES
 from floatscope.rounding.receipt import NUM_COUNTS
-from floatscope.rounding.reference_blocks import tensor_encode
+from floatscope.rounding.reference_blocks import tensor_encode, top_fraction_bits
 from floatscope.rounding.threads import Counts, spread
 
 PIECE = 1 << 19
@@ -135,8 +135,7 @@ class _Strips:
 @cache
 def _facts(element: FloatFormat | IntFormat) -> NDArray[np.float64]:
     """What the kernels ask of an element format: octave and fraction bits at the top, and it."""
-    fraction = element.fraction_bits if isinstance(element, FloatFormat) else element.width - 2
-    return np.array([octave_of(element.max), fraction, float(element.max)])
+    return np.array([octave_of(element.max), top_fraction_bits(element), float(element.max)])
 
 
 @lru_cache(256)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -54,10 +54,6 @@ class Cast:
         return "raise" in (rules.overflow, rules.infinity, rules.nan, rules.negative, rules.zero)
 
     @property
-    def has_zero(self) -> bool:
-        return isinstance(self.form, IntFormat) or self.form.zero
-
-    @property
     def is_e8m0_to_nearest(self) -> bool:
         rules = self.rules
         nearest = rules.rounding in ("nearest-even", "nearest-away") and not rules.flush_subnormals
@@ -95,7 +91,25 @@ def cast_to(
     return Cast(form, chosen)
 
 
-def key_of(key: StochasticKey | int | None, generator: torch.Generator | None) -> int:
+def keyed(
+    cast: Cast,
+    key: StochasticKey | int | None,
+    generator: torch.Generator | None,
+    random_bits: int,
+) -> Cast:
+    """The cast with the source of its random numbers, if it needs any.
+
+    Raises:
+        FormatError: a key and a generator, or an impossible number of random bits.
+    """
+    if cast.rules.rounding != "stochastic":
+        return cast
+    if not 1 <= random_bits <= RANDOM_BITS:
+        raise FormatError(f"stochastic rounding takes 1 to 32 random bits, not {random_bits}.")
+    return replace(cast, key=_key_of(key, generator), random_bits=random_bits)
+
+
+def _key_of(key: StochasticKey | int | None, generator: torch.Generator | None) -> int:
     """The 64 bits that a stochastic cast starts from: of the key given, or drawn from a generator.
 
     Raises:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 from floatscope.errors import FormatError
 from floatscope.formats import Format, IntFormat, decode
 from floatscope.rounding.anywhere import PIECE, encode_anywhere
-from floatscope.rounding.cast import DTYPES, cast_to, check_holds, key_of
+from floatscope.rounding.cast import DTYPES, cast_to, check_holds, keyed
 from floatscope.rounding.grid import carrier_of
 from floatscope.rounding.modes import Overflow, Rounding
 from floatscope.rounding.on_cpu import encode_cpu
@@ -54,8 +53,7 @@ def encode_to(
         FormatError: as `round_to`.
     """
     cast = cast_to(form, rules, rounding, overflow, flush_subnormals)
-    if cast.rules.rounding == "stochastic":
-        cast = replace(cast, key=key_of(key, generator), random_bits=random_bits)
+    cast = keyed(cast, key, generator, random_bits)
     if not isinstance(x, Tensor) or x.dtype not in DTYPES:
         raise FormatError(f"encode_to takes floating-point tensors, not {_kind(x)}.")
     check_plain(x, "encode_to")

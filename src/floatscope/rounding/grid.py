@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from floatscope.errors import FormatError
 from floatscope.formats import FloatFormat, IntFormat
 from floatscope.rounding.modes import Rounding
-from floatscope.rounding.rules import Rules, ScalarFormat
+from floatscope.rounding.rules import Rules, ScalarFormat, has_zero
 
 FAST_NEAREST = len(get_args(Rounding))
 """Mode number of the short form of nearest-even, for formats with at least one fraction bit."""
@@ -64,7 +64,7 @@ class Grid:
     negative_zero: int
     """1 if the format has a negative zero."""
     flush: int
-    """1 if subnormal results become zero."""
+    """Bits of the smallest normal value if subnormal results become zero; else 0."""
     overflow: int
     infinity: int
     nan: int
@@ -170,14 +170,10 @@ def grid_values(form: ScalarFormat, rules: Rules, carrier: int) -> Grid:
         infinity=POLICIES.index(rules.infinity),
         nan=NAN_POLICIES.index(rules.nan),
         negative=0 if is_signed else NEGATIVE_POLICIES.index(rules.negative),
-        zero=0 if _has_zero(form) else ZERO_POLICIES.index(rules.zero),
+        zero=0 if has_zero(form) else ZERO_POLICIES.index(rules.zero),
         inward={"toward-zero": 3, "to-odd": 3, "up": 2, "down": 1}.get(rules.rounding, 0),
         **_codes(form, carrier),
     )
-
-
-def _has_zero(form: ScalarFormat) -> bool:
-    return isinstance(form, IntFormat) or form.zero
 
 
 def _can_be_fast(form: ScalarFormat, drop: int) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor
 from floatscope.rounding.cast import Cast
 from floatscope.rounding.grid import grid_of
 from floatscope.rounding.receipt import NUM_COUNTS
+from floatscope.rounding.rules import has_zero
 from floatscope.rounding.threads import PIECE, Counts, spread
 
 STREAM_BYTES = 8 << 20
@@ -49,7 +50,7 @@ def round_cpu(
         return _powers(_bits(x), _bits(out), grid)
     if carrier == x.dtype == out.dtype:
         source, target = _bits(x), _bits(out)
-        if not cast.has_zero and source.ctypes.data == target.ctypes.data:
+        if not has_zero(cast.form) and source.ctypes.data == target.ctypes.data:
             source = source.copy()
         is_aligned = target.ctypes.data % 64 == 0
         stream = is_aligned and not is_fresh and target.nbytes >= STREAM_BYTES

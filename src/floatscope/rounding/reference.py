@@ -15,7 +15,7 @@ from floatscope.formats import FloatFormat, IntFormat
 from floatscope.formats.show import echoed
 from floatscope.formats.values import Value, exactly, octave_of
 from floatscope.rounding.modes import Overflow, Rounding
-from floatscope.rounding.rules import Rules, ScalarFormat, resolve
+from floatscope.rounding.rules import Rules, ScalarFormat, has_zero, resolve
 
 HALF = Fraction(1, 2)
 RANDOM_BITS = 32
@@ -66,7 +66,7 @@ def round_value(
         exact, negative = Fraction(0), True  # -0
     else:
         negative = exact < 0
-    if exact == 0 and not _has_zero(form):
+    if exact == 0 and not has_zero(form):
         return _without(form, chosen.zero, "zero")
     if negative and exact and _is_unsigned(form):
         if chosen.negative != "magnitude":
@@ -142,10 +142,6 @@ def _inward(rules: Rules, negative: bool) -> bool:
         or (rules.rounding == "up" and negative)
         or (rules.rounding == "down" and not negative)
     )
-
-
-def _has_zero(form: ScalarFormat) -> bool:
-    return isinstance(form, IntFormat) or form.zero
 
 
 def _is_unsigned(form: ScalarFormat) -> bool:

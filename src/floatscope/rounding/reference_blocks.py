@@ -16,7 +16,7 @@ import numpy as np
 from floatscope.formats import BlockFormat, FloatFormat, ScaleRule
 from floatscope.formats.values import octave_of
 from floatscope.rounding.reference import round_value
-from floatscope.rounding.rules import rules_for
+from floatscope.rounding.rules import ScalarFormat, rules_for
 
 FP32_MAX = np.float32(np.finfo(np.float32).max)
 SCALE_RANGE = 127
@@ -85,7 +85,7 @@ def power_of_two(amax: np.float32, form: BlockFormat) -> int:
         case ScaleRule.CEIL:
             exponent = octave - octave_of(top) + (exact != Fraction(2) ** octave)
         case ScaleRule.EVEN:
-            unit = Fraction(2) ** (octave - _fraction_bits(form))
+            unit = Fraction(2) ** (octave - top_fraction_bits(form.element))
             rounded = math.floor(exact / unit + Fraction(1, 2)) * unit
             exponent = octave_of(rounded) - octave_of(top)
         case _:
@@ -94,11 +94,9 @@ def power_of_two(amax: np.float32, form: BlockFormat) -> int:
     return min(max(exponent, -SCALE_RANGE), SCALE_RANGE)
 
 
-def _fraction_bits(form: BlockFormat) -> int:
-    """Fraction bits of an element in the topmost octave."""
-    if isinstance(form.element, FloatFormat):
-        return form.element.fraction_bits
-    return form.element.width - 2
+def top_fraction_bits(element: ScalarFormat) -> int:
+    """Fraction bits of an element format in its topmost octave."""
+    return element.fraction_bits if isinstance(element, FloatFormat) else element.width - 2
 
 
 def _ceil_log2(value: np.float32) -> int:

@@ -50,6 +50,11 @@ class Rules:
         return hash((self.name, self.rounding, self.overflow))
 
 
+def has_zero(form: ScalarFormat) -> bool:
+    """Whether zero is a value of the format."""
+    return isinstance(form, IntFormat) or form.zero
+
+
 def standard(form: ScalarFormat) -> Rules:
     """The standard's own rules, and the default everywhere.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
@@ -15,7 +14,7 @@ from torch import Tensor
 from floatscope.errors import FormatError
 from floatscope.formats import Format
 from floatscope.rounding.anywhere import round_anywhere
-from floatscope.rounding.cast import DTYPES, Cast, cast_to, check_holds, key_of
+from floatscope.rounding.cast import DTYPES, Cast, cast_to, check_holds, keyed
 from floatscope.rounding.modes import Overflow, Rounding
 from floatscope.rounding.on_cpu import round_cpu
 from floatscope.rounding.outputs import check_plain, mark_changed, source_for
@@ -79,10 +78,7 @@ def round_to(
             cannot hold it, or elements for which the rules say "raise" (`out` is undefined then).
     """
     cast = cast_to(form, rules, rounding, overflow, flush_subnormals)
-    if cast.rules.rounding == "stochastic":
-        if not 1 <= random_bits <= RANDOM_BITS:
-            raise FormatError(f"stochastic rounding takes 1 to 32 random bits, not {random_bits}.")
-        cast = replace(cast, key=key_of(key, generator), random_bits=random_bits)
+    cast = keyed(cast, key, generator, random_bits)
     if not isinstance(x, Tensor):
         return _round_array(x, cast, out, dtype, receipt)
     if x.requires_grad and torch.is_grad_enabled():

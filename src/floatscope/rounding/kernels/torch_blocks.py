@@ -10,11 +10,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from floatscope.formats import BlockFormat, FloatFormat, ScaleRule
+from floatscope.formats import BlockFormat, ScaleRule
 from floatscope.formats.values import octave_of
 from floatscope.rounding.cast import cast_to
 from floatscope.rounding.grid import grid_values
 from floatscope.rounding.kernels.torch_elements import round_bits
+from floatscope.rounding.reference_blocks import top_fraction_bits
 
 FP32_MAX = torch.finfo(torch.float32).max
 
@@ -71,16 +72,11 @@ def _exponent(amax: Tensor, form: BlockFormat) -> Tensor:
     normal = amax.view(torch.int32) >= 1 << 23
     bits = torch.where(normal, amax, amax * 2.0**64).view(torch.int32)
     if form.rule is ScaleRule.EVEN:
-        bits = bits + (1 << (22 - _fraction_bits(form)))
+        bits = bits + (1 << (22 - top_fraction_bits(form.element)))
     exponent = (bits >> 23) - 127 - torch.where(normal, 0, 64) - top
     if form.rule in (ScaleRule.CEIL, ScaleRule.RCEIL):
         exponent = exponent + ((bits & 0x7F_FFFF) != 0)
     return torch.where(amax == 0, -127, exponent).clamp(-127, 127)
-
-
-def _fraction_bits(form: BlockFormat) -> int:
-    element = form.element
-    return element.fraction_bits if isinstance(element, FloatFormat) else element.width - 2
 
 
 def _power_of_two(exponent: Tensor) -> Tensor:
