@@ -1,0 +1,1 @@
+"""Kernels that fill a tally: one file a backend; tests hold them equal."""
