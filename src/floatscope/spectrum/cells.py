@@ -10,8 +10,8 @@ at four kinds of significand and at no other:
     s > 2 - 3 2^-(p+1) overflows, where the all-ones fraction is set aside for NaN (a tie kept)
 
 So an octave is cut into the point s = 1 and, for L = 0, 1, 2, ..., the numbers whose fraction
-begins with exactly L ones: 2 - 2^-L <= s < 2 - 2^-(L+1), cut once more above its middle 2 - 3 2^-(L+2).
-The last cut belongs to precision p = L + 1. These are the *classes* of an octave, numbered by
+begins with exactly L ones, 2 - 2^-L <= s < 2 - 2^-(L+1), cut once more above the middle of these,
+2 - 3 2^-(L+2). That last cut is for formats with p = L + 1. These are the *classes* of an octave, numbered by
 growing significand: 0 for s = 1, then 1 + 2 L and 2 + 2 L. They are exact for every format of any
 precision, those of the catalogue and all eXmY. fp32 has 48 of them, fp64 106.
 

@@ -3,21 +3,22 @@
 A chunk that fits the first-level cache passes through two loops. The first has no branches and
 becomes vector instructions: for each element the place of its cell and the square of its rounded
 significand. The second adds both to a table with one addition, count above and square sum below in
-one 64-bit number, and asks for the next chunk from memory meanwhile, which is worth a third of the time.
+one 64-bit number, and asks for the next chunk from memory meanwhile, which is worth a third of the
+time.
 
 An addition waits for the last one to the same place, so neighbors go to different tables: eight
 where few octaves occur, two where many do and eight would not fit the cache. Tables lie class by
 class, 256 octaves each, so that neighboring octaves share lines, and start at different distances
 from a page: a processor takes equal low 12 bits of an address for the same place.
 
-Subnormal elements have octaves within one exponent field, and places after all others; the loop that
-finds them runs in the chunks that have any. fp16 and bf16 are widened on the way in, exactly.
+Subnormal elements have octaves within one exponent field, and places after all others; the loop
+that finds them runs in the chunks that have any. fp16 and bf16 are widened on the way in, exactly.
 
-The kernels are serial and release the interpreter lock. In Numba, uint32 + uint32 is uint64, so every
-operation is wrapped.
+The kernels are serial and release the interpreter lock. In Numba, uint32 + uint32 is uint64, so
+every operation is wrapped.
 """
 
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
 
 from __future__ import annotations
 
@@ -191,7 +192,8 @@ def tally_span(x, kind, start, stop, tables, sums):
     Args:
         x: uint32 bits of fp32, or uint16 bits of fp16 or bf16.
         kind: 0 for fp32, 1 for bf16, 2 for fp16.
-        start, stop: which.
+        start: the first of them.
+        stop: the first after them.
         tables: NUM_TABLES * TABLE numbers, zero before and after.
         sums: counts and square sums of all places, negative zeros, negative infinities.
 
@@ -214,6 +216,7 @@ def tally_span(x, kind, start, stop, tables, sums):
         else:
             bits = x[at : at + n].view(np.uint32)
         p, s = place[:n], square[:n]
+        largest = smallest = minus = u32(0)
         if not has_subnormals:
             largest, smallest, minus = locate(bits, p, s)
         if has_subnormals or smallest < LAST_SUBNORMAL:
