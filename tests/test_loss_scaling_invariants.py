@@ -111,7 +111,8 @@ class Backward:
     result: StepResult
 
     def clean_at(self, exponent: int) -> bool:
-        """Whether the magnitudes times 2**exponent were normal and finite before rounding, too."""
+        """Whether all magnitudes times 2**exponent are finite and above the smallest normal."""
+        # The smallest normal itself may be a subnormal rounded up.
         values = self.magnitudes * 2.0**exponent
         return bool(((values > SMALLEST_NORMAL) & (values <= LARGEST)).all())
 
