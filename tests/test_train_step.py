@@ -238,3 +238,52 @@ def test_impossible_losses_are_refused(loss: Callable[[nn.Module], Tensor], mess
     step = TrainStep(layer, torch.optim.SGD(layer.parameters()), "fp32")
     with pytest.raises(RecipeError, match=message):
         step(loss)
+
+
+def scaled(products: str, initial: float | None) -> Recipe:
+    scaling = None if initial is None else LossScaling(initial=initial)
+    return Recipe(name="test", products=products, loss_scaling=scaling, summary="", source="")  # type: ignore[arg-type]
+
+
+def test_an_overflow_in_unscaling_skips_the_step() -> None:
+    layer = nn.Linear(1, 1, bias=False)
+    layer.weight.data.fill_(2.0**-30)
+    step = TrainStep(layer, torch.optim.SGD(layer.parameters()), scaled("fp32", 2.0**-20))
+    x = torch.full((1, 1), 2.0**100)
+    result = step(lambda model: model(x).sum() * 2.0**28)
+    assert result.skipped
+    assert result.num_nonfinite == 1
+    assert layer.weight.item() == 2.0**-30
+    assert step.loss_scale == 2.0**-21
+
+
+@pytest.mark.parametrize("initial", [None, 1024.0])
+def test_parameters_beside_the_model_start_each_step_without_a_gradient(
+    initial: float | None,
+) -> None:
+    layer, extra = nn.Linear(1, 1, bias=False), nn.Parameter(torch.ones(()))
+    layer.weight.data.fill_(1.0)
+    optimizer = torch.optim.SGD([*layer.parameters(), extra], lr=0.0)
+    step = TrainStep(layer, optimizer, scaled("fp32", initial))
+    for _ in range(3):
+        step(lambda model: model(torch.ones(1, 1)).sum() * extra)
+    assert extra.grad is not None
+    assert extra.grad.item() == 1.0
+
+
+@pytest.mark.parametrize("name", ["fp32", "fp16-mixed"])
+def test_a_step_without_a_gradient_to_apply_is_refused(name: str) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    step = TrainStep(model, torch.optim.SGD(model[1].parameters()), name)
+    with pytest.raises(RecipeError, match="no parameter that the optimizer holds got a gradient"):
+        step(lambda model: model[0](torch.ones(1, 2)).float().sum())  # type: ignore[index]
+
+
+def test_a_norm_beyond_fp32_still_clips() -> None:
+    layer = nn.Linear(2, 1, bias=False)
+    nn.init.zeros_(layer.weight)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+    step = TrainStep(layer, optimizer, "fp32", clip_norm=1.0)
+    result = step(lambda model: model(torch.full((1, 2), 1e20)).sum())
+    assert result.grad_norm == pytest.approx(math.sqrt(2) * 1e20)
+    torch.testing.assert_close(layer.weight.detach(), torch.full((1, 2), -math.sqrt(0.5)))

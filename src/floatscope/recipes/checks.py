@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -56,3 +57,15 @@ def check_loss(loss: object) -> None:
         )
     if not loss.requires_grad:
         raise RecipeError("the loss does not depend on any parameter that requires a gradient.")
+
+
+def check_gradients(gradients: Sequence[Tensor]) -> None:
+    """Refuse a step in which nothing that is trained got a gradient.
+
+    Raises:
+        RecipeError: `gradients` is empty.
+    """
+    if not gradients:
+        raise RecipeError(
+            "no parameter that the optimizer holds got a gradient: the loss depends on others only."
+        )

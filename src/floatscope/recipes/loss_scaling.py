@@ -43,8 +43,20 @@ class LossScaler:
         return self._scaler.scale(loss)
 
     def unscale(self, optimizer: Optimizer) -> None:
-        """Divide the gradients by the scale, in place and in fp32."""
+        """Multiply the gradients by the rounded 1 / scale, in place and in fp32."""
         self._scaler.unscale_(optimizer)
+
+    def _back_off(self) -> None:
+        """What Torch's scaler does after gradients that are not finite.
+
+        Not left to it, because it looks before unscaling: with a scale below 1, unscaling itself
+        can overflow.
+        """
+        assert self._scaling is not None
+        state = self._scaler.state_dict()
+        self._scaler.update()
+        scale = state["scale"] * self._scaling.backoff_factor
+        self._scaler.load_state_dict({**state, "scale": scale, "_growth_tracker": 0})
 
     def step(self, optimizer: Optimizer, *, finite: bool) -> bool:
         """Apply the update unless it must be skipped; returns whether it was skipped.
@@ -52,9 +64,12 @@ class LossScaler:
         Raises:
             LossScaleCollapse: the step was skipped and the scale is now below its floor.
         """
-        self._scaler.step(optimizer)
-        self._scaler.update()
         skipped = self._scaling is not None and not finite
+        if skipped:
+            self._back_off()
+        else:
+            self._scaler.step(optimizer)
+            self._scaler.update()
         if self._scaling is not None and skipped and self.scale < self._scaling.floor:
             raise LossScaleCollapse(
                 f"the loss scale fell to {self.scale:g}, below its floor of "

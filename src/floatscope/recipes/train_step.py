@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from floatscope.recipes.backend import Backend, choose_backend
 from floatscope.recipes.catalogue import recipe as recipe_called
-from floatscope.recipes.checks import check_loss, check_trainable
+from floatscope.recipes.checks import check_gradients, check_loss, check_trainable
 from floatscope.recipes.compute import compute, device_of
 from floatscope.recipes.loss_scaling import LossScaler
 from floatscope.recipes.recipe import Recipe
@@ -97,19 +97,21 @@ class TrainStep:
             RecipeError: the loss is no scalar tensor, or does not depend on a parameter.
         """
         self.model.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)  # what it holds beside the model
         scale = self._scaler.scale
         with compute(self.recipe, self.model, self.backend):
             loss = loss_of(self.model)
         check_loss(loss)
         self._scaler.scaled(loss).backward()
         loss = loss.item()
-        self._scaler.unscale(self.optimizer)
         trained = self._trained()
         gradients = [p.grad for p in trained if p.grad is not None]
+        check_gradients(gradients)
+        self._scaler.unscale(self.optimizer)
         num_nonfinite = sum(g.numel() - int(g.isfinite().sum()) for g in gradients)
         if observe is not None:
             observe(self.model)
-        norm = nn.utils.get_total_norm(gradients)
+        norm = _total_norm(gradients, finite=num_nonfinite == 0)
         if self.clip_norm is not None:
             nn.utils.clip_grads_with_norm_(trained, self.clip_norm, norm)
         skipped = self._scaler.step(self.optimizer, finite=num_nonfinite == 0)
@@ -140,6 +142,17 @@ class TrainStep:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._scaler.load_state_dict(state)
+
+
+def _total_norm(gradients: list[Tensor], *, finite: bool) -> Tensor:
+    """The 2-norm of all; in fp64 where fp32 cannot hold that of finite elements.
+
+    Clipping by an infinite norm would write zeros.
+    """
+    norm = nn.utils.get_total_norm(gradients)
+    if finite and not bool(norm.isfinite()):
+        norm = nn.utils.get_total_norm([g.double() for g in gradients])
+    return norm
 
 
 def _all_finite(model: nn.Module) -> bool:
