@@ -311,3 +311,29 @@ def test_nothing_and_meta() -> None:
         assert there.values.shape == here.values.shape
         assert there.scales.shape == here.scales.shape
         assert not here.values.any()
+
+
+@pytest.mark.parametrize("name", ["fp8-tensor", "fp8-rowwise", "fp8-1x128", "fp8-128x128", "nvfp4"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_fp32_scales_stay_apart_when_asked(name: str, dtype: torch.dtype) -> None:
+    """The values times the fp32 scales are those of the plain call; alone, they are elements."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(160, 300, generator=generator, dtype=dtype) * 3
+    plain, apart = block_round(x, name), block_round(x, name, apart=True)
+    assert torch.equal(plain.scales, apart.scales)
+    form = block(name)
+    assert isinstance(form, BlockFormat)
+    elements = apart.values
+    if name == "nvfp4":
+        spread = apart.scales.repeat_interleave(16, 1)[:, :300].to(dtype)
+        elements = torch.where(spread == 0, 0, elements / spread)
+    assert torch.equal(round_to(elements, form.element), elements)
+    assert elements.abs().max() == float(form.element.max)
+    if name == "fp8-tensor":
+        assert torch.equal(apart.values.float() * apart.scales, plain.values.float())
+
+
+def test_power_of_two_scales_stay_in() -> None:
+    x = torch.randn(8, 64, generator=torch.Generator().manual_seed(2))
+    plain, apart = block_round(x, "mxfp8-e4m3"), block_round(x, "mxfp8-e4m3", apart=True)
+    assert torch.equal(plain.values, apart.values)

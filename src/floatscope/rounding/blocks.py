@@ -56,6 +56,7 @@ def block_round(
     random_bits: int = RANDOM_BITS,
     receipt: Receipt | None = None,
     gradient: Format | str | None = None,
+    apart: bool = False,
 ) -> Blocks:
     """Round a tensor to a block format: each block by its own scale.
 
@@ -84,6 +85,9 @@ def block_round(
         random_bits: 1 to 32 for an element.
         receipt: has the counts of this call added to it: elements, saturated, NaN and flushed.
         gradient: format of the gradient on its way back; by default it passes unchanged.
+        apart: leave fp32 scales out of the values, which then are elements, in NVFP4 times their
+            block's e4m3 scale: what a product accumulates before it is scaled. Scales that are
+            powers of two stay in.
 
     Raises:
         FormatError: no floating input, unknown names, a shape that cannot be cut so.
@@ -98,9 +102,9 @@ def block_round(
     if x.requires_grad and torch.is_grad_enabled():
         if out is not None:
             raise FormatError("out= takes no part in autograd; detach the input, or leave it out.")
-        call = (form, cast, axis, tail, dtype, receipt, gradient)
+        call = (form, cast, axis, tail, dtype, receipt, apart, gradient)
         return Blocks(*_StraightThrough.apply(x, call))
-    return _round(x.detach(), form, cast, axis, tail, out, dtype, receipt)
+    return _round(x.detach(), form, cast, axis, tail, out, dtype, receipt, apart)
 
 
 @cache
@@ -132,6 +136,7 @@ def _round(
     out: Tensor | None,
     dtype: torch.dtype | None,
     receipt: Receipt | None,
+    apart: bool,
 ) -> Blocks:
     dtype = dtype or (out.dtype if out is not None else None)
     dtype = dtype or (torch.float64 if x.dtype == torch.float64 else torch.float32)
@@ -146,7 +151,7 @@ def _round(
         axis = -1
     if axis < -2:
         moved = x.movedim(axis, -1)
-        result = _round(moved, form, cast, -1, tail, None, dtype, receipt)
+        result = _round(moved, form, cast, -1, tail, None, dtype, receipt, apart)
         values, scales = result.values.movedim(-1, axis), result.scales.movedim(-1, axis)
         return Blocks(values if out is None else out.copy_(values), scales, result.tensor_encode)
     layout = layout_of(tuple(x.shape), form, columnwise=axis == -2)
@@ -155,7 +160,8 @@ def _round(
             f"blocks of {layout.height} x {layout.width} do not divide {tuple(x.shape)}; pad the "
             'tensor, or let tail="pad" leave smaller blocks at the edge.'
         )
-    return _round_layout(source_for(x, out), form, cast, layout, out, dtype, receipt)
+    apart = apart and form.scale.fraction_bits > 0
+    return _round_layout(source_for(x, out), form, cast, layout, out, dtype, receipt, apart)
 
 
 def _round_layout(
@@ -166,6 +172,7 @@ def _round_layout(
     out: Tensor | None,
     dtype: torch.dtype,
     receipt: Receipt | None,
+    apart: bool,
 ) -> Blocks:
     whole = out is not None and out.is_contiguous()
     target = out if whole else fresh(x.shape, dtype, x.device)
@@ -173,10 +180,12 @@ def _round_layout(
     scales = torch.empty(layout.scales_shape, dtype=torch.float32, device=x.device)
     fast = cast.rules.rounding in ("nearest-even", "stochastic") and x.dtype != torch.float64
     if x.device.type == "cpu" and fast and x.numel():
-        counts, encode = blocks_on_cpu(x, target, scales, form, cast, layout, receipt is None)
+        counts, encode = blocks_on_cpu(
+            x, target, scales, form, cast, layout, receipt is None, apart
+        )
         tensor_encode = None if encode is None else torch.tensor(float(encode), device=x.device)
     else:
-        counts, tensor_encode = blocks_anywhere(x, target, scales, form, cast, layout)
+        counts, tensor_encode = blocks_anywhere(x, target, scales, form, cast, layout, apart)
     if whole:
         mark_changed(target)
     if receipt is not None and not x.is_meta:
@@ -192,9 +201,9 @@ class _StraightThrough(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, call: tuple[Any, ...]) -> Any:
-        form, cast, axis, tail, dtype, receipt, ctx.gradient = call
+        form, cast, axis, tail, dtype, receipt, apart, ctx.gradient = call
         ctx.axis, ctx.dtype = axis, x.dtype
-        values, scales, encode = _round(x, form, cast, axis, tail, None, dtype, receipt)
+        values, scales, encode = _round(x, form, cast, axis, tail, None, dtype, receipt, apart)
         ctx.mark_non_differentiable(scales)
         return values, scales, encode
 

@@ -18,7 +18,13 @@ _BY_FP32_ARITHMETIC = (ScaleRule.AMAX, ScaleRule.AMAX_DIVIDE, ScaleRule.NVFP4)
 
 
 def blocks_anywhere(
-    x: Tensor, out: Tensor, scales: Tensor, form: BlockFormat, cast: Cast, layout: Layout
+    x: Tensor,
+    out: Tensor,
+    scales: Tensor,
+    form: BlockFormat,
+    cast: Cast,
+    layout: Layout,
+    apart: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Round `x` into contiguous `out`; the counts, and NVFP4's factor of the whole tensor."""
     shape = (layout.matrices, layout.rows, layout.columns)
@@ -41,6 +47,8 @@ def blocks_anywhere(
     grid = grid_values(cast.form, cast.rules, 32 if work == torch.float32 else 64)
     elements, counts = round_bits(scaled.contiguous(), grid, index, cast.key, cast.spare)
     elements = torch.where(scaled.isnan(), torch.nan, elements)
+    if apart:
+        scale = stored[:, :, None, :, None] if form.tensor_scale else torch.ones_like(scale)
     result = _whole(elements * scale, layout)
     out.copy_(result.reshape(out.shape))
     saturated = counts[COUNTS.index("saturated")]

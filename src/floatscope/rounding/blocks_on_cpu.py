@@ -40,6 +40,7 @@ def blocks_on_cpu(
     cast: Cast,
     layout: Layout,
     plain: bool,
+    apart: bool,
 ) -> tuple[Counts, np.float32 | None]:
     """Round contiguous `x` (up to 32 bits) into contiguous `out`, which may be `x`.
 
@@ -52,7 +53,7 @@ def blocks_on_cpu(
         amax = _amax(flat, finite=False)
     if form.rule is ScaleRule.NVFP4:
         encode = tensor_encode(_amax(flat, finite=True).view(np.float32), form)
-    work = _strips(form, cast, plain)
+    work = _strips(form, cast, plain, apart)
     stored = scales.view(layout.matrices * layout.strips, layout.blocks).numpy()
     size = layout.rows * layout.columns
     if layout.rows % layout.height == 0:
@@ -72,12 +73,12 @@ def blocks_on_cpu(
 class _Strips:
     """What all strips of a tensor have in common."""
 
-    def __init__(self, form: BlockFormat, cast: Cast, plain: bool) -> None:
+    def __init__(self, form: BlockFormat, cast: Cast, plain: bool, apart: bool) -> None:
         self.chance = cast.rules.rounding == "stochastic"
         self.rule = _RULES.index(form.rule)
         self.divides = form.rule is ScaleRule.AMAX_DIVIDE
         self.element = _facts(form.element)
-        self.plain = plain and not self.chance
+        self.plain, self.apart = plain and not self.chance, apart
         self.grid = grid_of(cast.form, cast.rules, 32)
         self.key, self.spare = np.uint64(cast.key), np.uint32(cast.spare)
 
@@ -120,7 +121,7 @@ class _Strips:
             stream = streams and bits.ctypes.data % 64 == 0
             round_strips(
                 _bits(source), bits, columns, kept, height, width, self.rule,
-                self.element, amax, factor, self.plain, stream, self.chance, self.grid,
+                self.element, amax, factor, self.apart, self.plain, stream, self.chance, self.grid,
                 np.uint64(offset + start), self.key, self.spare, counts,
             )  # fmt: skip
             if not direct:
@@ -139,8 +140,8 @@ def _facts(element: FloatFormat | IntFormat) -> NDArray[np.float64]:
 
 
 @lru_cache(256)
-def _strips(form: BlockFormat, cast: Cast, plain: bool) -> _Strips:
-    return _Strips(form, cast, plain)
+def _strips(form: BlockFormat, cast: Cast, plain: bool, apart: bool) -> _Strips:
+    return _Strips(form, cast, plain, apart)
 
 
 def _amax(x: Tensor, *, finite: bool) -> np.uint32:

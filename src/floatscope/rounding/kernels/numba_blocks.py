@@ -32,7 +32,7 @@ from floatscope.rounding.kernels.numba_bits import (
     store_past_caches,
     words,
 )
-from floatscope.rounding.kernels.numba_scales import AMAX_DIVIDE, scale_blocks
+from floatscope.rounding.kernels.numba_scales import AMAX_DIVIDE, NVFP4, scale_blocks
 from floatscope.rounding.receipt import NUM_COUNTS
 
 SEGMENT = 2048
@@ -109,7 +109,7 @@ def _plain(width, divide, past_caches=False):
                     prefetch(x, x.size + b * width + j)
             for j in range(width):
                 value = as_float(x[b * width + j])
-                t = as_bits(f32(value / s) if divide else f32(value * e))
+                t = as_bits(f32(value / e) if divide else f32(value * e))
                 a = u32(t & MAGNITUDE)
                 odd = u32(u32(a >> drop) & ONE)
                 r = u32(u32(u32(a + half_less) + odd) & kept)
@@ -196,7 +196,7 @@ def nearest(x, out, encode, scale, divide, g, counts):
     beyond, nan, nan_before, flushed = NONE, NONE, NONE, NONE
     for i in range(x.size):
         value = as_float(x[i])
-        t = as_bits(f32(value / scale[i]) if divide else f32(value * encode[i]))
+        t = as_bits(f32(value / encode[i]) if divide else f32(value * encode[i]))
         a = u32(t & MAGNITUDE)
         odd = u32(u32(a >> drop) & ONE)
         r = u32(u32(u32(a + half_less) + odd) & kept)
@@ -225,7 +225,7 @@ def stochastic(x, out, encode, scale, divide, g, index, key, spare, counts):
     beyond, nan, nan_before, flushed = NONE, NONE, NONE, NONE
     for i in range(x.size):
         value = as_float(x[i])
-        t = as_bits(f32(value / scale[i]) if divide else f32(value * encode[i]))
+        t = as_bits(f32(value / encode[i]) if divide else f32(value * encode[i]))
         a = u32(t & MAGNITUDE)
         random = random_word(u32(start + u32(i)), first, second)
         rest = u32(a & u32(unit - ONE))
@@ -305,15 +305,15 @@ def _round_strips(revision: int) -> Any:
 
     @njit(nogil=True, cache=True, error_model="numpy")
     def round_strips(
-        x, out, columns, stored, height, width, rule, element, amax_before, tensor_encode, plain,
-        stream, chance, g, offset, key, spare, counts,
+        x, out, columns, stored, height, width, rule, element, amax_before, tensor_encode, apart,
+        plain, stream, chance, g, offset, key, spare, counts,
     ):  # fmt: skip
         """Round whole strips of blocks of height x width elements.
 
         x and out are matrices of bits, flat, and may be the same; `stored`, flat too, receives the
         stored scales. `element` is (top octave, fraction bits, largest value). `amax_before` is
-        what a block's amax is at least. `offset` is the logical index of x[0]. `plain`: to nearest,
-        uncounted; `stream`: that past the caches, for rows of aligned lines and a width that
+        what a block's amax is at least. `apart`: leave fp32 scales out of the values. `offset` is
+        the logical index of x[0]. `plain`: to nearest, uncounted; `stream`: that past the caches, for rows of aligned lines and a width that
         `past_row` has.
         """
         rows = x.size // columns
@@ -335,6 +335,8 @@ def _round_strips(revision: int) -> Any:
                     amax_row(x[start + left : start + right], amax, width, halves)
                 kept = stored[top // height * per_strip + first :][:blocks]
                 scale_blocks(amax[:blocks], rule, encode, scale, kept, element, tensor_encode)
+                if apart:
+                    scale[:blocks] = kept if rule == NVFP4 else np.ones(blocks, np.float32)
                 for row in range(top, bottom):
                     start, stop = row * columns + left, row * columns + right
                     round_row(

@@ -69,7 +69,7 @@ def _scalings(rule):
             elif rule == AMAX_DIVIDE:
                 back = f32(value / largest)
                 back = nan if broken else back if back != f32(0.0) else one
-                factor, kept = one, back
+                factor, kept = back, back
             elif rule == NVFP4:
                 kept = to_scale_format(f32(value * f32(tensor_encode * f32(one / largest))))
                 kept = nan if broken else kept
