@@ -328,6 +328,12 @@ def test_impossible_formats() -> None:
             zero=False,
             specials=Specials.NEGATIVE_ZERO_NAN,
         )  # fmt: skip
+    with pytest.raises(FormatError, match="powers of two alone"):
+        FloatFormat(
+            "x", exponent_bits=4, fraction_bits=3, bias=7, signed=False,
+            zero=False,
+            specials=Specials.OUTERMOST_NAN,
+        )  # fmt: skip
     with pytest.raises(TypeError):
         FloatFormat("x", 4, 3)  # type: ignore[misc]
 

@@ -50,7 +50,7 @@ class FloatFormat:
     specials: Specials
     signed: bool = True
     zero: bool = True
-    """False: exponent 0 is a normal exponent, and there is neither zero nor subnormal (e8m0)."""
+    """False: powers of two alone; exponent 0 is a normal one, without zero and subnormal (e8m0)."""
     source: str = ""
     """The document that defines it."""
 
@@ -68,6 +68,8 @@ class FloatFormat:
             raise FormatError(f"{self.name}: a format has both a sign and a zero, or neither.")
         if self.specials is Specials.NEGATIVE_ZERO_NAN and not self.signed:
             raise FormatError(f"{self.name}: only a signed format has a negative zero to give up.")
+        if not self.zero and self.fraction_bits:
+            raise FormatError(f"{self.name}: without a zero there are powers of two alone.")
         if self._largest_finite_magnitude < 1:
             raise FormatError(f"{self.name}: with these special codes no finite value is left.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import cache
 
 import numpy as np
 import torch
@@ -12,33 +13,42 @@ from torch import Tensor
 from floatscope.rounding.threads import Counts, spread
 from floatscope.spectrum.tally import FP32, OTHERS
 
-_KINDS = {torch.float32: (0, np.uint32), torch.bfloat16: (1, np.uint16),
-          torch.float16: (2, np.uint16)}  # fmt: skip
+_KINDS = {torch.float32: (0, torch.int32, np.uint32), torch.bfloat16: (1, torch.int16, np.uint16),
+          torch.float16: (2, torch.int16, np.uint16)}  # fmt: skip
+_FP8 = (0, torch.uint8, np.uint8)
+"""By dtype: what the kernel calls it, and the integers that hold its bits. fp8 becomes fp32."""
 _own = threading.local()
 
 
-def takes(dtype: torch.dtype) -> bool:
-    """Whether the kernel reads this dtype as it is."""
-    return dtype in _KINDS
-
-
 def tally_cpu(x: Tensor) -> NDArray[np.int64]:
-    """The tally of a contiguous CPU tensor of fp32, fp16 or bf16, in the layout of fp32."""
+    """The tally of a contiguous CPU tensor of any dtype but fp64, in the layout of fp32."""
     from floatscope.spectrum.kernels import numba_tally as kernel
 
-    kind, bits_type = _KINDS[x.dtype]
-    integer = torch.int32 if bits_type is np.uint32 else torch.int16
+    kind, integer, bits_type = _KINDS.get(x.dtype, _FP8)
     bits = x.detach().reshape(-1).view(integer).numpy().view(bits_type)
-    largest: list[int] = []
+    values = None if x.dtype in _KINDS else _values(x.dtype)
+    largest = [0]
 
     def piece(start: int, stop: int, sums: Counts) -> None:
         tables = getattr(_own, "tables", None)
         if tables is None:
             tables = _own.tables = np.zeros(kernel.NUM_TABLES * kernel.TABLE, np.uint64)
-        largest.append(kernel.tally_span(bits, kind, start, stop, tables, sums))
+        if values is None:
+            amax = kernel.tally_span(bits, kind, start, stop, tables, sums)
+        else:
+            wide = values[bits[start:stop]]
+            amax = kernel.tally_span(wide, kind, 0, stop - start, tables, sums)
+        largest.append(int(amax))
 
     sums = spread(piece, bits.size, 2 * kernel.PLACES + 2, kernel.PIECE)
-    return _arranged(sums, max(largest, default=0))
+    return _arranged(sums, max(largest))
+
+
+@cache
+def _values(dtype: torch.dtype) -> NDArray[np.uint32]:
+    """The bits of fp32 of all codes of a dtype of 8 bits."""
+    codes = torch.arange(256, dtype=torch.uint8).view(dtype)
+    return codes.to(torch.float32).view(torch.int32).numpy().view(np.uint32)
 
 
 def _arranged(sums: Counts, amax: int) -> NDArray[np.int64]:

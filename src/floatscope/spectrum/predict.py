@@ -17,12 +17,16 @@ from floatscope.errors import FormatError
 from floatscope.formats import BlockFormat, FloatFormat, Format
 from floatscope.formats import format as format_called
 from floatscope.spectrum.cells import STRIDE, edges_of
+from floatscope.spectrum.tally import SIGNIFICAND_BITS
 
 if TYPE_CHECKING:
     from floatscope.spectrum.spectrum import Spectrum
 
 SCALES = range(-126, 128)
 """Exponents of the scales that fp32 holds as normal numbers."""
+
+FRACTION = SIGNIFICAND_BITS - 1
+MEAN_SIGNIFICAND = 1.5
 
 Counts = NDArray[np.int64]
 
@@ -104,7 +108,10 @@ def exponent_of(scale: float) -> int:
     Raises:
         FormatError: the scale is no power of two.
     """
-    mantissa, exponent = math.frexp(scale) if math.isfinite(scale) else (0.0, 0)
+    try:
+        mantissa, exponent = math.frexp(scale)
+    except OverflowError:  # a whole number beyond fp64
+        mantissa, exponent = 0.0, 0
     if mantissa != 0.5:
         raise FormatError(
             f"a spectrum knows what scales of 2^k do, and {scale!r} is none: other factors change "
@@ -164,19 +171,34 @@ def rounding_error(spectrum: Spectrum, form: FloatFormat, exponent: int) -> floa
     """See `Spectrum.rounding_error`."""
     zero, _, over = edges_of(form)
     lost, energy = 0.0, 0.0
-    for octave, count, square in zip(*spectrum.octave_sums(), strict=True):
+    top = max(spectrum.squares, default=0)  # squares are counted in units of 4^top
+    for octave, count in spectrum.octave_counts().items():
         start = STRIDE * (octave + exponent)
         inside = _part(spectrum, start, start + STRIDE, -math.inf, over, exponent)
         flushed = _part(spectrum, start, start + STRIDE, -math.inf, zero, exponent)
-        share = inside / count
-        energy += share * square
-        kept = form.fraction_bits - max(form.emin - octave - exponent, 0) if form.zero else 0
-        dropped = spectrum.fraction_bits - kept
-        lost += flushed / count * square
-        if dropped > 0:
-            ulp = math.ldexp(1.0, octave - kept)
-            lost += (inside - flushed) * ulp * ulp * (1 + 2 * 4.0**-dropped) / 12
+        square = math.ldexp(spectrum.squares[octave] / count, 2 * (octave - top - FRACTION))
+        energy += inside * square
+        lost += flushed * square
+        lost += (inside - flushed) * _mean_square_error(spectrum, form, octave, exponent, top)
     return math.sqrt(lost / energy) if energy else math.nan
+
+
+def _mean_square_error(
+    spectrum: Spectrum, form: FloatFormat, octave: int, exponent: int, top: int
+) -> float:
+    """Of an element of an octave that does not become zero, in units of 4^top."""
+    missing = form.emin - octave - exponent
+    if missing > 0 and not form.zero:  # rounds up to the smallest value
+        distance = 2.0**missing - MEAN_SIGNIFICAND
+        return math.ldexp(distance * distance, 2 * (octave - top))
+    kept = form.fraction_bits - max(missing, 0)
+    held = spectrum.fraction_bits
+    if spectrum.finest is not None:
+        held = min(held, octave - spectrum.finest)
+    dropped = held - kept
+    if dropped <= 0:
+        return 0.0
+    return math.ldexp((1 + 2 * 4.0**-dropped) / 12, 2 * (octave - kept - top))
 
 
 def _part(

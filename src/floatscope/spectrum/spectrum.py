@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +43,8 @@ class Spectrum:
     """The largest finite magnitude, exactly."""
     fraction_bits: int = 0
     """Fraction bits of the measured dtype; of the finest, in a sum."""
+    finest: int | None = None
+    """Exponent of its smallest positive value; of the finest, in a sum. None if unknown."""
 
     @staticmethod
     def of(x: Any) -> Spectrum:
@@ -98,15 +100,26 @@ class Spectrum:
 
     @property
     def sum_of_squares(self) -> float:
-        """≈ The sum of squares of the finite elements; each is within 2^-13 of its own."""
-        shift = 2 * (SIGNIFICAND_BITS - 1)
-        return math.fsum(math.ldexp(n, 2 * e - shift) for e, n in self.squares.items())
+        """≈ The sum of squares of the finite elements; each is within 2^-13 of its own.
+
+        Infinite beyond fp64.
+        """
+        relative, top = self._relative_squares()
+        return ldexp(relative, 2 * top)
 
     @property
     def rms(self) -> float:
         """≈ Root mean square of the finite elements, zeros included; NaN if there is none."""
         size = self.num_finite_nonzero + self.zeros
-        return math.sqrt(self.sum_of_squares / size) if size else math.nan
+        relative, top = self._relative_squares()
+        return ldexp(math.sqrt(relative / size), top) if size else math.nan
+
+    def _relative_squares(self) -> tuple[float, int]:
+        """The sum of squares as a multiple of 4^top, top being the highest octave."""
+        top = max(self.squares, default=0)
+        shift = 2 * (SIGNIFICAND_BITS - 1)
+        parts = (math.ldexp(n, 2 * (e - top) - shift) for e, n in self.squares.items())
+        return math.fsum(parts), top
 
     # Algebra
 
@@ -126,6 +139,7 @@ class Spectrum:
             **sums,
             amax=max(self.amax, other.amax),
             fraction_bits=max(self.fraction_bits, other.fraction_bits),
+            finest=min((f for f in (self.finest, other.finest) if f is not None), default=None),
         )
 
     def scaled(self, exponent: int) -> Spectrum:
@@ -133,17 +147,14 @@ class Spectrum:
 
         `subnormals` stays what was measured; `amax` becomes infinite or loses bits where fp64 ends.
         """
-        try:
-            amax = math.ldexp(self.amax, exponent)
-        except OverflowError:
-            amax = math.inf
         return Spectrum(
             keys=self.keys + np.int32(STRIDE * exponent),
             counts=self.counts,
             squares={e + exponent: n for e, n in self.squares.items()},
             **{name: getattr(self, name) for name in COUNTED},
-            amax=amax,
+            amax=ldexp(self.amax, exponent),
             fraction_bits=self.fraction_bits,
+            finest=None if self.finest is None else self.finest + exponent,
         )
 
     def __eq__(self, other: object) -> bool:
@@ -159,6 +170,51 @@ class Spectrum:
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+    def all_reduce(self, group: Any = None) -> Spectrum:
+        """The sum of the spectra of all ranks of torch.distributed, exactly, on every rank.
+
+        Every rank of the group calls it. See `reduce.py` for the group and for errors.
+        """
+        from floatscope.spectrum.reduce import all_reduce
+
+        return all_reduce(self, group)
+
+    # Storage
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain JSON values, lossless and small (see `storage.py`).
+
+        Raises:
+            SpectrumError: a spectrum made by hand that breaks a rule.
+        """
+        from floatscope.spectrum import storage
+
+        return storage.to_dict(self)
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Spectrum:
+        """The spectrum that `to_dict` was called on.
+
+        Raises:
+            SpectrumError: a value is missing, altered or cut off, or the schema is newer.
+        """
+        from floatscope.spectrum import storage
+
+        return storage.from_dict(data)
+
+    def to_json(self) -> str:
+        """`to_dict` as one line of JSON; raises what it raises."""
+        from floatscope.spectrum import storage
+
+        return storage.to_json(self)
+
+    @staticmethod
+    def from_json(text: str | bytes) -> Spectrum:
+        """The spectrum that `to_json` was called on; otherwise as `from_dict`."""
+        from floatscope.spectrum import storage
+
+        return storage.from_json(text)
 
     # Predictions
 
@@ -214,13 +270,11 @@ class Spectrum:
         """
         return predict.rounding_error(self, float_format(form), predict.exponent_of(scale))
 
-    def octave_sums(self) -> tuple[list[int], list[int], list[float]]:
-        """Octaves that hold elements, their counts, and ≈ their sums of squares."""
+    def octave_counts(self) -> dict[int, int]:
+        """Finite non-zero elements by octave, ascending; octaves that hold none are left out."""
         octaves, first = np.unique(self.keys // STRIDE, return_index=True)
         counts = np.add.reduceat(self.counts, first) if first.size else np.empty(0, np.int64)
-        shift = 2 * (SIGNIFICAND_BITS - 1)
-        squares = [math.ldexp(self.squares[e], 2 * e - shift) for e in octaves.tolist()]
-        return octaves.tolist(), counts.tolist(), squares
+        return dict(zip(octaves.tolist(), counts.tolist(), strict=True))
 
     def _at(self, form: Format | str, scale: float) -> Sweep:
         exponent = predict.exponent_of(scale)
@@ -233,6 +287,14 @@ class Spectrum:
         octaves = self.octaves
         span = f"2^{octaves[0]} ... 2^{octaves[-1] + 1}" if octaves else "nothing"
         return f"Spectrum({self.num_elements} elements, {self.zeros} zeros, {span})"
+
+
+def ldexp(x: float, exponent: int) -> float:
+    """x * 2^exponent; infinite beyond fp64."""
+    try:
+        return math.ldexp(x, exponent)
+    except OverflowError:
+        return math.inf
 
 
 COUNTED = (*OTHERS[:-1], "subnormals")
@@ -268,4 +330,5 @@ def from_tally(
         subnormals=int(counts[keys < STRIDE * smallest_normal].sum()),
         amax=amax,
         fraction_bits=fraction_bits,
+        finest=smallest_normal - fraction_bits,
     )

@@ -40,8 +40,9 @@ PLACES = CLASSES * (FIELDS + SUBNORMALS)
 TABLE = -(-PLACES // 512) * 512 + 64
 """Distance of tables: another place in its page for each."""
 NUM_TABLES = 8
-PIECE = 1 << 19
-"""Elements between two readings of the tables: two tables of 2^18 counts of up to 2^28 each."""
+PIECE = (1 << 19) - CHUNK
+"""Elements between two readings of the tables: two tables of fewer than 2^18 squares, each at most
+2^28."""
 COUNT_SHIFT = np.uint64(46)
 WIDE = np.uint32(64 << 23)
 """Magnitude bits of so many octaves: beyond it, two tables."""
@@ -50,7 +51,7 @@ u16, u32, u64, i32, i64 = np.uint16, np.uint32, np.uint64, np.int32, np.int64
 MAGNITUDE, INFINITY, FRACTION = u32(0x7FFF_FFFF), u32(0x7F80_0000), u32(0x007F_FFFF)
 HIDDEN, MINUS_ZERO, MINUS_INFINITY = u32(0x0080_0000), u32(0x8000_0000), u32(0xFF80_0000)
 FIRST_SUBNORMAL = u32(CLASSES * FIELDS)
-LAST_SUBNORMAL = u32(0x007F_FFFE)
+LAST_SUBNORMAL = u32(0x007F_FFFF)
 """Magnitudes less 1 below it are subnormal; that of zero wraps around."""
 HALF_TO_FP32, SMALLEST_HALF = u32(112 << 23), u32(24 << 23)
 
