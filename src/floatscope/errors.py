@@ -18,6 +18,10 @@ class FormatError(FloatscopeError):
     """A number format is unknown or impossible, or cannot express what is asked of it."""
 
 
+class SpectrumError(FloatscopeError):
+    """A stored spectrum is damaged, or spectra cannot be collected."""
+
+
 class RecipeError(FloatscopeError):
     """A recipe is unknown, or cannot be carried out on this model, device or operation."""
 
@@ -28,6 +32,10 @@ class TextError(FloatscopeError):
 
 class StudyError(FloatscopeError):
     """A study plan, its folder or one of its records cannot be used."""
+
+
+class LedgerError(FloatscopeError):
+    """A memory ledger cannot be made: impossible sizes, or code that cannot be traced or metered."""
 
 
 def unknown(what: str, given: str, choices: Iterable[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from rich.console import Console
@@ -26,15 +26,7 @@ def interruptible(message: str) -> Iterator[None]:
 
 
 def print_json(record: Any) -> None:
-    """Print a dataclass as JSON; non-finite numbers become the strings that the records use."""
-    plain.print_json(_plain(asdict(record)))
+    """Print a dataclass or plain values as JSON; non-finite numbers are strings, as in records."""
+    from floatscope.lab.run.json_files import json_values
 
-
-def _plain(value: Any) -> Any:
-    from floatscope.lab.run.journal import json_value
-
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    return json_value(value)
+    plain.print_json(json_values(asdict(record) if is_dataclass(record) else record))

@@ -1,12 +1,14 @@
-"""JSON files with a schema number, read back into the dataclass they were written from."""
+"""JSON files with a schema number, read back into the dataclass they were written from; and what
+JSON can hold."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from floatscope.errors import StudyError
+from floatscope.lab.run.journal import json_value
 
 _T = TypeVar("_T")
 
@@ -41,3 +43,12 @@ def read_json(path: Path, kind: type[_T], newest: int, way_out: str) -> _T:
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"]))
         raise StudyError(f"the record {path} is damaged at {where!r}. {way_out}") from None
+
+
+def json_values(value: Any) -> Any:
+    """Nested dictionaries and sequences with every number that JSON cannot hold as a string."""
+    if isinstance(value, dict):
+        return {str(key): json_values(held) for key, held in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_values(held) for held in value]
+    return json_value(value)

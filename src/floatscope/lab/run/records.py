@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floatscope.errors import StudyError
-from floatscope.files import write_atomically, write_text_atomically
+from floatscope.files import write_text_atomically
 from floatscope.lab.run.environment import Environment
 from floatscope.lab.run.journal import Record
 from floatscope.lab.run.json_files import read_json
+from floatscope.tables import TableError, read_parquet, write_parquet
 
 if TYPE_CHECKING:
     from floatscope.lab.run.observe import ZeroGradients
@@ -128,30 +129,9 @@ def finish(folder: Path, journal: Iterable[Record], manifest: Manifest) -> None:
     for record in journal:
         rows[record["table"]].append(record)
     for table, columns in COLUMNS.items():
-        _write_parquet(folder / f"{table}.parquet", columns, rows[table])
+        write_parquet(folder / f"{table}.parquet", columns, rows[table])
     text = json.dumps(asdict(manifest), indent=2, ensure_ascii=False)
     write_text_atomically(folder / MANIFEST, text + "\n")
-
-
-def _write_parquet(path: Path, columns: dict[str, str], rows: list[Record]) -> None:
-    import duckdb
-
-    with duckdb.connect() as connection:
-        declared = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
-        connection.execute(f"CREATE TABLE t ({declared})")
-        if rows:
-            marks = ", ".join("?" * len(columns))
-            values = [[row[name] for name in columns] for row in rows]
-            connection.executemany(f"INSERT INTO t VALUES ({marks})", values)
-        write_atomically(path, lambda temporary: _copy(connection, temporary))
-
-
-def _copy(connection: Any, path: Path) -> None:
-    connection.execute(f"COPY t TO '{_quoted(path)}' (FORMAT parquet, COMPRESSION zstd)")
-
-
-def _quoted(path: Path) -> str:
-    return str(path).replace("'", "''")
 
 
 @dataclass(frozen=True)
@@ -167,19 +147,14 @@ class FinishedRun:
         Raises:
             StudyError: the Parquet file is missing or damaged.
         """
-        import duckdb
-
         path = self.folder / f"{name}.parquet"
         try:
-            with duckdb.connect() as connection:
-                rows = connection.execute(f"SELECT * FROM '{_quoted(path)}'").fetchall()
-        except duckdb.Error as error:
+            table = read_parquet(path, COLUMNS[name])
+        except TableError as error:
             raise StudyError(
-                f"the record {path} is missing or damaged ({str(error).splitlines()[0]}). "
-                f"{_way_out(self.folder)}"
+                f"the record {path} is missing or damaged ({error.reason}). {_way_out(self.folder)}"
             ) from None
-        columns = list(COLUMNS[name])
-        return {c: [row[i] for row in rows] for i, c in enumerate(columns)}
+        return {column: table[column] for column in COLUMNS[name]}
 
 
 def load(folder: Path) -> FinishedRun:

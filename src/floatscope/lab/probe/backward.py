@@ -1,0 +1,71 @@
+"""One backward pass of one batch: in fp32, or as a recipe computes, at a given scale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from floatscope.lab.probe.subject import State, loss_in
+from floatscope.recipes import Recipe
+from floatscope.recipes.compute import compute
+from floatscope.spectrum.capture.capture import capture
+from floatscope.spectrum.spectrum import Spectrum
+
+SEED = 0
+"""Of what the model draws, dropout for one: the same in every pass."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one backward pass gave."""
+
+    loss: float
+    """Unscaled."""
+    gradients: dict[str, Tensor]
+    """By parameter, scaled as they were computed. Parameters without a gradient are absent."""
+    on_the_way: dict[str, Spectrum]
+    """Of the gradients of module outputs, by module, scaled as they were computed."""
+
+
+def run(state: State, recipe: Recipe, exponent: int = 0, backend: str = "auto") -> Pass:
+    """Forward, loss times 2^exponent, backward. The model is left as it was.
+
+    Raises:
+        StudyError: no scalar loss.
+        RecipeError: the recipe cannot be computed on this model.
+    """
+    model = state.model
+    with _unchanged(model), capture(model, roles=("activation_gradient",)) as seen:
+        with compute(recipe, model, backend):
+            loss = loss_in(state.loss_of(model))
+        (loss.float() * 2.0**exponent).backward()
+        gradients = {
+            name: p.grad.detach() for name, p in model.named_parameters() if p.grad is not None
+        }
+    on_the_way: dict[str, Spectrum] = {}
+    for record in seen.records:
+        held = on_the_way.get(record.module, Spectrum.empty())
+        on_the_way[record.module] = held + record.spectrum
+    return Pass(loss=loss.item(), gradients=gradients, on_the_way=on_the_way)
+
+
+@contextmanager
+def _unchanged(model: nn.Module) -> Iterator[None]:
+    """Put gradients, buffers and Torch's generators back afterwards."""
+    held = [(p, p.grad) for p in model.parameters()]
+    buffers = [(b, b.detach().clone()) for b in model.buffers()]
+    model.zero_grad(set_to_none=True)
+    with torch.random.fork_rng():
+        torch.manual_seed(SEED)
+        try:
+            yield
+        finally:
+            for parameter, gradient in held:
+                parameter.grad = gradient
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    buffer.copy_(before)

@@ -1,0 +1,115 @@
+"""What a probe found, and the files it is kept in.
+
+`probe.json` says what was probed, where and what it answers; four Parquet files hold the numbers:
+`spectra` (a row a parameter's fp32 gradient), `predictions` (a row a format and scale, of all
+gradients together), `measured` (a row a parameter and a block format) and `backward` (a row a
+parameter, format and scale of the passes that really ran), and `on_the_way` (the same for the
+gradients of module outputs).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from floatscope.lab.run.environment import Environment
+from floatscope.spectrum.spectrum import Spectrum
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What storing all gradients in a float format would do, by their spectrum."""
+
+    format: str
+    exponent: int
+    """k of the scale 2^k."""
+    underflow: int
+    subnormal: int
+    overflow: int
+    of: int
+    """Finite non-zero elements."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What storing a parameter's gradient in a block format really did."""
+
+    name: str
+    format: str
+    underflow: int
+    """Non-zero elements that became zero."""
+    saturated: int
+    of: int
+    """Non-zero elements."""
+    error: float
+    """2-norm of the error by the 2-norm of the gradient."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backward:
+    """What became of a tensor in a pass that really ran in 16 bits, against fp32."""
+
+    name: str
+    """Parameter, or module for the gradients of outputs."""
+    format: str
+    exponent: int
+    zeros: int
+    """Elements that are exactly zero (of parameters: and are not in fp32)."""
+    subnormals: int
+    """Elements that are subnormal in the format, as scaled."""
+    infinities: int
+    nans: int
+    of: int
+    """Elements that are non-zero in fp32; of module outputs, all elements."""
+    predicted: int
+    """Elements that the fp32 spectrum says would be zero (of outputs: zeros included)."""
+    error: float
+    """2-norm of the unscaled difference by the 2-norm in fp32; NaN for module outputs."""
+    median_error: float
+    """Median over elements non-zero in fp32 of |difference| / |value|; NaN for module outputs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassRecord:
+    """A pass that really ran."""
+
+    recipe: str
+    format: str
+    exponent: int
+    backend: str
+    loss: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateProbe:
+    """All that was found in one state of the model."""
+
+    name: str
+    loss: float
+    """In fp32."""
+    spectra: dict[str, Spectrum]
+    """Of each parameter's fp32 gradient."""
+    without_gradient: tuple[str, ...]
+    """Parameters that require a gradient and got none."""
+    predictions: tuple[Prediction, ...]
+    measured: tuple[Measured, ...]
+    passes: tuple[PassRecord, ...]
+    backward: tuple[Backward, ...]
+    on_the_way: tuple[Backward, ...]
+
+    @property
+    def total(self) -> Spectrum:
+        """The spectrum of the whole gradient."""
+        return Spectrum.sum(self.spectra.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """A subject probed."""
+
+    label: str
+    origin: dict[str, Any]
+    environment: Environment
+    states: tuple[StateProbe, ...]

@@ -1,0 +1,263 @@
+"""What is probed: a model in one or more states, each with a batch and a loss."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from floatscope.errors import StudyError
+from floatscope.lab.run import records
+from floatscope.lab.run.batches import training_batch
+from floatscope.lab.run.plan import RunPlan
+from floatscope.lab.run.train import WEIGHTS, batch_loss, initial_model
+from floatscope.lab.study.folder import STUDY, open_study
+from floatscope.lab.study.plan import BASELINE, WORLD
+from floatscope.lab.text.corpus import encode, read_text
+from floatscope.lab.text.world import world_text
+
+LossOf = Callable[[nn.Module], Any]
+
+
+@dataclass(frozen=True)
+class State:
+    """A model at one moment, ready for one backward pass."""
+
+    name: str
+    """Such as "initialization"."""
+    model: nn.Module
+    loss_of: LossOf
+    """From the model to a scalar tensor, or to an output that has one as its loss."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What `probe` looks at."""
+
+    label: str
+    states: tuple[State, ...]
+    origin: dict[str, Any] = field(default_factory=dict)
+    """Where it comes from, for the record: plain JSON values."""
+    folder: Path | None = None
+    """The run's own, where its records go."""
+
+
+def subject_of_run(path: Path, text: str | None = None) -> Subject:
+    """A finished run: its initialization and its last weights, on its first training batch.
+
+    Args:
+        path: the run's folder, or a study's, which stands for its first fp32 run.
+        text: the text that the run was trained on, if it was not the built-in world.
+
+    Raises:
+        StudyError: no finished run, its weights are missing, damaged or of another run, or the
+            text is another one.
+        TextError: the text cannot be read.
+    """
+    folder = _run_folder(path)
+    try:
+        manifest = records.load(folder).manifest
+    except FileNotFoundError:
+        raise StudyError(
+            f"{folder} holds no finished run: there is no {records.MANIFEST} in it. Name the "
+            "folder of a run (studies/NAME/runs/RUN) or of a study."
+        ) from None
+    plan = RunPlan.from_dict(manifest.plan)
+    trained = initial_model(plan)
+    _load_weights(trained, folder / WEIGHTS, manifest.run_id)
+    batch = _first_batch(plan, manifest.data_sha256, folder, text)
+    return Subject(
+        label=manifest.label,
+        states=(
+            State("initialization", initial_model(plan), lambda model: batch_loss(model, batch)),
+            State("end of training", trained, lambda model: batch_loss(model, batch)),
+        ),
+        origin={
+            "run_id": manifest.run_id,
+            "label": manifest.label,
+            "plan": manifest.plan,
+            "data_sha256": manifest.data_sha256,
+            "steps_done": manifest.steps_done,
+            "exit_reason": manifest.exit_reason,
+        },  # fmt: skip
+        folder=folder,
+    )
+
+
+def _run_folder(path: Path) -> Path:
+    if not path.is_dir():
+        raise StudyError(f"{path} is no folder. Name the folder of a run or of a study.")
+    if not (path / STUDY).exists():
+        return path
+    study = open_study(path)
+    for run, found in study.finished():
+        if run.recipe.name == BASELINE:
+            return found.folder
+    raise StudyError(f"the study in {path} has no finished {BASELINE} run yet.")
+
+
+def _load_weights(model: nn.Module, path: Path, run_id: str) -> None:
+    if not path.exists():
+        raise StudyError(
+            f"there is no {path}: a run's records may travel without its weights. Run its study "
+            "again; on the same machine it leaves the same weights."
+        )
+    try:
+        with safe_open(path, framework="pt") as file:
+            found = (file.metadata() or {}).get("run_id")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise StudyError(f"the weights {path} are damaged: {error}.") from None
+    if found != run_id:
+        raise StudyError(f"{path} belongs to another run ({found}, not {run_id}).")
+    try:
+        model.load_state_dict(tensors, strict=False)
+        missing = dict(model.named_parameters()).keys() - tensors.keys()
+    except RuntimeError as error:
+        raise StudyError(f"{path} does not fit this run's model: {error}") from None
+    if missing:
+        raise StudyError(f"{path} does not fit this run's model: it lacks {sorted(missing)[0]}.")
+
+
+def _first_batch(plan: RunPlan, data_sha256: str, folder: Path, text: str | None) -> Any:
+    name = text or _text_of_study(folder)
+    content = world_text() if name in (None, WORLD) else read_text(Path(name))
+    tokens, _ = encode(content, plan.model.vocab_size)
+    if tokens.sha256 != data_sha256:
+        raise StudyError(
+            f"{folder} was trained on another text than {content.name}. Name its own with --text."
+        )
+    return training_batch(
+        tokens.train,
+        seed=plan.seed,
+        step=0,
+        size=plan.train.batch_size,
+        context=plan.model.context,
+    )
+
+
+def _text_of_study(folder: Path) -> str | None:
+    """The name of the text if the run lies in a study's folder; records hold no path."""
+    study = folder.parent.parent
+    if not (study / STUDY).exists():
+        return None
+    name = open_study(study).plan.text
+    if name == WORLD or Path(name).exists():
+        return name
+    raise StudyError(
+        f"{folder} was trained on {name}, which is not here. Name its place with --text."
+    )
+
+
+def subject_of_factory(name: str) -> Subject:
+    """A model of the user's own, from `package.module:function` or `file.py:function`.
+
+    The function takes no arguments and returns (model, loss_of) or (model, batch). `loss_of(model)`
+    returns the loss. A batch is what the model is called with: a dict by keyword, a tuple or list
+    by position, anything else alone; the model then returns its loss, or a mapping or object that
+    has one as `loss`.
+
+    Raises:
+        StudyError: there is no such function, it raised, or returned something else.
+    """
+    where, _, function = name.partition(":")
+    if not where or not function:
+        raise StudyError(f"--model {name}: name it as package.module:function or file.py:function.")
+    factory = getattr(_module(where, name), function, None)
+    if not callable(factory):
+        raise StudyError(f"--model {name}: there is no function {function} in {where}.")
+    try:
+        made = factory()
+    except Exception as error:
+        raise StudyError(
+            f"--model {name}: the function raised {type(error).__name__}: {error}"
+        ) from error
+    if not (isinstance(made, (tuple, list)) and len(made) == 2 and isinstance(made[0], nn.Module)):
+        raise StudyError(
+            f"--model {name}: the function must return (model, loss_of) or (model, batch), and "
+            f"returned {_described(made)}."
+        )
+    model, given = made
+    is_function = callable(given) and not isinstance(given, (Tensor, nn.Module))
+    loss_of = given if is_function else lambda model: called(model, given)
+    return Subject(label=name, states=(State("as given", model, loss_of),), origin={"model": name})
+
+
+def called(model: nn.Module, batch: Any) -> Any:
+    """The model's output for a batch, as `subject_of_factory` passes it."""
+    if isinstance(batch, Mapping):
+        return model(**batch)
+    if isinstance(batch, (tuple, list)):
+        return model(*batch)
+    return model(batch)
+
+
+def loss_in(output: Any) -> Tensor:
+    """The scalar loss in what a model or a loss function returned.
+
+    Raises:
+        StudyError: there is none, or nothing to train depends on it.
+    """
+    loss = output
+    if isinstance(output, Mapping):
+        loss = output.get("loss")
+    elif not isinstance(output, Tensor):
+        loss = getattr(output, "loss", None)
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        raise StudyError(
+            f"no loss was found: {_described(output)} was returned where a scalar tensor, or an "
+            "output with a scalar `loss`, is needed."
+        )
+    if not loss.requires_grad:
+        raise StudyError("the loss does not depend on any parameter that requires a gradient.")
+    return loss
+
+
+def _module(where: str, name: str) -> Any:
+    try:
+        if where.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(Path(where).stem, where)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            return module
+        sys.path.insert(0, str(Path.cwd()))
+        try:
+            return importlib.import_module(where)
+        finally:
+            sys.path.remove(str(Path.cwd()))
+    except Exception as error:
+        raise StudyError(
+            f"--model {name}: {where} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, Mapping):
+        return f"a {type(value).__name__} with {', '.join(map(str, value)) or 'nothing'}"
+    if isinstance(value, (tuple, list)):
+        return (
+            f"{type(value).__name__} of {', '.join(type(v).__name__ for v in value) or 'nothing'}"
+        )
+    return f"{type(value).__name__}"
+
+
+def num_trainable(model: nn.Module) -> int:
+    """Parameters that require a gradient."""
+    return sum(p.requires_grad for p in model.parameters())
+
+
+def device_name(model: nn.Module) -> str:
+    """The device of the first parameter."""
+    return str(next((p.device for p in model.parameters()), torch.device("cpu")))
