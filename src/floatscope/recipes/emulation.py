@@ -164,6 +164,8 @@ class Emulation:
 def _kind(func: Any) -> Literal["product", "composite", "unreachable", "other"]:
     if func in HANDLERS:
         return "product"
+    if func.namespace == "prim":  # asks about a tensor, under fake tensors
+        return "other"
     # Under inference mode composite operations such as aten.linear arrive whole.
     if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
         return "composite"

@@ -1,0 +1,103 @@
+"""What was allocated and freed, in order, and what that says of any moment.
+
+A tape knows nothing of Torch. Its positions are moments: position k is the moment after the first
+k events.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from floatscope.memory.ledger import Stage
+
+
+class Place(NamedTuple):
+    """Where in the code something happens."""
+
+    module: str
+    """Path of the module whose forward runs, empty for the model itself; in parentheses what is
+    outside: "(loss)", "(optimizer)"."""
+    operation: str
+    """The Torch function called by the code, such as "rms_norm"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """One storage, from its first sight on."""
+
+    dtype: str
+    place: Place
+    stage: Stage
+    in_backward: bool = False
+    is_cast: bool = False
+    """Made by converting a wider floating-point tensor to 16 bits or fewer."""
+    is_widened: bool = False
+    """An fp32 copy or product made by the emulated backend, which computes 16-bit products so."""
+    is_older: bool = False
+    """First seen as an operand: it was made before the measurement, or out of its sight."""
+
+
+class Saver(NamedTuple):
+    """Who saved a storage for backward first."""
+
+    place: Place
+    dtype: str
+
+
+class Tape:
+    """Events of allocation and release; sizes in bytes."""
+
+    def __init__(self) -> None:
+        self.allocations: list[Allocation] = []
+        self.saved: dict[int, Saver] = {}
+        self.outputs: set[int] = set()
+        """Storages that the model returned."""
+        self.stages: dict[Stage, tuple[int, int]] = {}
+        """First and last position of each stage that has ended."""
+        self._events: list[tuple[int, int]] = []
+        self._sizes: dict[int, int] = {}
+
+    @property
+    def position(self) -> int:
+        """Now."""
+        return len(self._events)
+
+    def allocate(self, allocation: Allocation, size: int) -> int:
+        """Record a new storage; returns its number."""
+        number = len(self.allocations)
+        self.allocations.append(allocation)
+        self.resize(number, size)
+        return number
+
+    def resize(self, number: int, size: int) -> None:
+        """Record that a storage now has `size` bytes; nothing happens if it had."""
+        change = size - self._sizes.get(number, 0)
+        if change:
+            self._sizes[number] = size
+            self._events.append((number, change))
+
+    def free(self, number: int) -> None:
+        """Record the end of a storage."""
+        self.resize(number, 0)
+
+    def size(self, number: int) -> int:
+        """Bytes that a storage has now."""
+        return self._sizes[number]
+
+    def live_at(self, position: int) -> dict[int, int]:
+        """Bytes by storage at a position, in the order of allocation."""
+        sizes: dict[int, int] = {}
+        for number, change in self._events[:position]:
+            sizes[number] = sizes.get(number, 0) + change
+        return {number: size for number, size in sorted(sizes.items()) if size}
+
+    def peak(self, first: int, last: int) -> tuple[int, int]:
+        """The most bytes alive from position `first` to `last`, and where that is first so."""
+        running = sum(change for _, change in self._events[:first])
+        most, where = running, first
+        for index in range(first, last):
+            running += self._events[index][1]
+            if running > most:
+                most, where = running, index + 1
+        return most, where
