@@ -337,3 +337,13 @@ def test_power_of_two_scales_stay_in() -> None:
     x = torch.randn(8, 64, generator=torch.Generator().manual_seed(2))
     plain, apart = block_round(x, "mxfp8-e4m3"), block_round(x, "mxfp8-e4m3", apart=True)
     assert torch.equal(plain.values, apart.values)
+
+
+@pytest.mark.parametrize("given", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("wanted", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_input_is_left_as_it_was(given: torch.dtype, wanted: torch.dtype) -> None:
+    x = torch.randn(64, 96, generator=torch.Generator().manual_seed(3)).to(given)
+    before = x.clone()
+    values = block_round(x, "mxfp8-e4m3", dtype=wanted).values
+    assert torch.equal(x, before)
+    equal(values.float(), block_round(before.float(), "mxfp8-e4m3").values)

@@ -39,7 +39,7 @@ def test_study_file() -> None:
 
 
 def test_python_example() -> None:
-    code, _ = blocks(ENGLISH, "python")
+    code, _, _ = blocks(ENGLISH, "python")
     model = torch.nn.Linear(4, 2)
     names = {
         "model": model,
@@ -53,8 +53,28 @@ def test_python_example() -> None:
     assert not torch.equal(before, model.weight)
 
 
+def test_spectrum_example(capsys: pytest.CaptureFixture[str]) -> None:
+    first, code, _ = blocks(ENGLISH, "python")
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 2)
+    names: dict[str, object] = {
+        "model": model,
+        "optimizer": torch.optim.AdamW(model.parameters()),
+        "loss_fn": torch.nn.functional.mse_loss,
+        "batches": [(torch.randn(3, 4), torch.randn(3, 2))] * 20,
+    }
+    exec(first, names)
+    names["x"] = torch.tensor([1.0, 2.0**-40, 0.0, 480.0])
+    capsys.readouterr()
+    exec(code, names)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{1 / 3} 1"
+    assert lines[1].startswith("ScaleWindow(k_min=")
+    assert lines[2] == "Share(count=0, of=20)"  # ten gradients in each of steps 0 and 10
+
+
 def test_rounding_example(capsys: pytest.CaptureFixture[str]) -> None:
-    _, code = blocks(ENGLISH, "python")
+    _, _, code = blocks(ENGLISH, "python")
     names: dict[str, object] = {"x": torch.tensor([[500.0, 1e-5, 0.1, 1.0]])}
     exec(code, names)
     printed = capsys.readouterr().out

@@ -114,7 +114,7 @@ class _Strips:
 
         def strips(first: int, last: int, counts: Counts) -> None:
             start, stop = first * height * columns, min(last * height, rows) * columns
-            source = x[start:stop] if direct else x[start:stop].float()
+            source = x[start:stop] if direct else x[start:stop].to(torch.float32, copy=True)
             target = out[start:stop] if direct else source
             kept = stored[first:last].reshape(-1)
             bits = _bits(target)
