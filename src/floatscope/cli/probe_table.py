@@ -96,10 +96,10 @@ def _blocks(state: StateProbe) -> Table:
     )  # fmt: skip
     for row in block_totals(state):
         table.add_row(
-            row["format"],
-            percent(row["underflow"] / row["of"]),
-            percent(row["saturated"] / row["of"]),
-            percent(row["error"]),
+            row.format,
+            percent(row.underflow / row.of),
+            percent(row.saturated / row.of),
+            percent(row.error),
         )
     return table
 

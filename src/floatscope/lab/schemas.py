@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from floatscope.lab.probe import records as probe_records
 from floatscope.lab.run import records
 from floatscope.lab.study import folder
 from floatscope.lab.study.summary import Summary
@@ -22,7 +23,7 @@ _JSON_TYPES = {
 
 
 def schemas() -> dict[str, dict[str, Any]]:
-    """Schemas by file name: manifest, study, the lines of a journal, the output of `study show`."""
+    """Schemas by file name: manifests, plans, journals, probes, what `study show` prints."""
     from pydantic import TypeAdapter
 
     lines = [_line(table, columns) for table, columns in records.COLUMNS.items()]
@@ -30,6 +31,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         f"manifest-{records.SCHEMA_VERSION}": TypeAdapter(records.Manifest).json_schema(),
         f"study-{folder.SCHEMA_VERSION}": TypeAdapter(folder.StudyFile).json_schema(),
         f"journal-{records.SCHEMA_VERSION}": {"title": "A line of journal.jsonl", "anyOf": lines},
+        f"probe-{probe_records.SCHEMA_VERSION}": TypeAdapter(probe_records.ProbeFile).json_schema(),
         f"summary-{folder.SCHEMA_VERSION}": TypeAdapter(Summary).json_schema(),
     }
 

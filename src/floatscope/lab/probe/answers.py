@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
 
 from floatscope.formats import FloatFormat
 from floatscope.lab.probe.paper import BLOCK_FORMATS
-from floatscope.lab.probe.records import Backward, Probe, StateProbe
+from floatscope.lab.probe.records import (
+    Backward,
+    BlockTotal,
+    Probe,
+    ProbeFile,
+    StateProbe,
+    StateSummary,
+    Total,
+)
 from floatscope.spectrum.predict import float_format
 from floatscope.spectrum.spectrum import Spectrum
 
@@ -18,22 +24,6 @@ SCALED = 16
 SMALLEST = -24
 """Exponent of fp16's smallest subnormal."""
 BULK = 0.999
-
-
-@dataclass(frozen=True, kw_only=True)
-class Total:
-    """All parameters of one pass together."""
-
-    format: str
-    exponent: int
-    zeros: int
-    subnormals: int
-    infinities: int
-    nans: int
-    predicted: int
-    of: int
-    median_error: float
-    """Median of the parameters' median errors."""
 
 
 def totals(rows: Iterable[Backward]) -> list[Total]:
@@ -159,52 +149,52 @@ def _on_the_way(state: StateProbe, exponent: int) -> str:
     return f" On the way there, {lost} of the elements of the gradient of {what} are zero."
 
 
-def summary(probe: Probe) -> dict[str, Any]:
-    """Plain JSON values: what `floatscope probe --json` prints and `probe.json` holds."""
-    return {
-        "label": probe.label,
-        "origin": probe.origin,
-        "environment": asdict(probe.environment),
-        "states": [_state_summary(state) for state in probe.states],
-    }
+def summary(probe: Probe) -> ProbeFile:
+    """What `floatscope probe --json` prints and `probe.json` holds."""
+    return ProbeFile(
+        label=probe.label,
+        origin=probe.origin,
+        environment=probe.environment,
+        states=tuple(_state_summary(state) for state in probe.states),
+    )
 
 
-def _state_summary(state: StateProbe) -> dict[str, Any]:
+def _state_summary(state: StateProbe) -> StateSummary:
     total = state.total
-    middle = bulk(total)
-    return {
-        "name": state.name,
-        "loss": state.loss,
-        "elements": total.num_elements,
-        "nonzero": total.num_finite_nonzero,
-        "octaves": [total.octaves[0], total.octaves[-1]],
-        "octaves_of_99.9_percent": [middle[0], middle[-1]],
-        "below_2^-24": {"1": total.below(SMALLEST).fraction,
-                        "65536": total.below(SMALLEST - SCALED).fraction},
-        "without_gradient": list(state.without_gradient),
-        "predictions": [asdict(p) for p in state.predictions],
-        "block_formats": block_totals(state),
-        "passes": [asdict(p) for p in state.passes],
-        "totals": [asdict(t) for t in totals(state.backward)],
-        "answers": answers(state),
-    }  # fmt: skip
+    octaves, middle = total.octaves, bulk(total)
+    return StateSummary(
+        name=state.name,
+        loss=state.loss,
+        elements=total.num_elements,
+        nonzero=total.num_finite_nonzero,
+        octaves=(octaves[0], octaves[-1]),
+        bulk_octaves=(middle[0], middle[-1]),
+        below_smallest_fp16=total.below(SMALLEST).fraction,
+        below_smallest_fp16_at_65536=total.below(SMALLEST - SCALED).fraction,
+        without_gradient=state.without_gradient,
+        predictions=state.predictions,
+        block_formats=tuple(block_totals(state)),
+        passes=state.passes,
+        totals=tuple(totals(state.backward)),
+        answers=tuple(answers(state)),
+    )
 
 
-def block_totals(state: StateProbe) -> list[dict[str, Any]]:
+def block_totals(state: StateProbe) -> list[BlockTotal]:
     """Each block format on all gradients together; the error is of the whole."""
-    found: list[dict[str, Any]] = []
+    found: list[BlockTotal] = []
     energy = {name: s.sum_of_squares for name, s in state.spectra.items()}
     for form in BLOCK_FORMATS:
         rows = [m for m in state.measured if m.format == form]
         lost = math.fsum(m.error**2 * energy[m.name] for m in rows)
         found.append(
-            {
-                "format": form,
-                "underflow": sum(m.underflow for m in rows),
-                "saturated": sum(m.saturated for m in rows),
-                "of": sum(m.of for m in rows),
-                "error": math.sqrt(lost / math.fsum(energy.values())),
-            }
+            BlockTotal(
+                format=form,
+                underflow=sum(m.underflow for m in rows),
+                saturated=sum(m.saturated for m in rows),
+                of=sum(m.of for m in rows),
+                error=math.sqrt(lost / math.fsum(energy.values())),
+            )
         )
     return found
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from floatscope.files import write_text_atomically
 from floatscope.lab.probe.answers import summary
-from floatscope.lab.probe.records import SCHEMA_VERSION, Backward, Measured, Prediction, Probe
+from floatscope.lab.probe.records import Backward, Measured, Prediction, Probe
 from floatscope.lab.run.json_files import json_values
 from floatscope.spectrum import storage
 from floatscope.tables import write_parquet
@@ -36,7 +36,7 @@ def keep(probe: Probe, folder: Path) -> None:
     _table(folder, "measured", Measured, ((s.name, s.measured) for s in states))
     _table(folder, "backward", Backward, ((s.name, s.backward) for s in states))
     _table(folder, "on_the_way", Backward, ((s.name, s.on_the_way) for s in states))
-    data = {"schema": SCHEMA_VERSION, **json_values(summary(probe))}
+    data = json_values(asdict(summary(probe)))
     text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
     write_text_atomically(folder / PROBE, text + "\n")
 

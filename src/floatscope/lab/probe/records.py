@@ -83,6 +83,33 @@ class PassRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Total:
+    """All parameters of one pass together; fields as in `Backward`."""
+
+    format: str
+    exponent: int
+    zeros: int
+    subnormals: int
+    infinities: int
+    nans: int
+    predicted: int
+    of: int
+    median_error: float
+    """Median of the parameters' median errors."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockTotal:
+    """All parameters in one block format together; fields as in `Measured`."""
+
+    format: str
+    underflow: int
+    saturated: int
+    of: int
+    error: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class StateProbe:
     """All that was found in one state of the model."""
 
@@ -113,3 +140,39 @@ class Probe:
     origin: dict[str, Any]
     environment: Environment
     states: tuple[StateProbe, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateSummary:
+    """One state in `probe.json`."""
+
+    name: str
+    loss: float
+    elements: int
+    nonzero: int
+    octaves: tuple[int, int]
+    """Of the smallest and of the largest non-zero magnitude."""
+    bulk_octaves: tuple[int, int]
+    """Of the middle 99.9 % of the non-zero elements."""
+    below_smallest_fp16: float
+    """Share of the non-zero elements below 2^-24, unscaled."""
+    below_smallest_fp16_at_65536: float
+    without_gradient: tuple[str, ...]
+    predictions: tuple[Prediction, ...]
+    block_formats: tuple[BlockTotal, ...]
+    passes: tuple[PassRecord, ...]
+    totals: tuple[Total, ...]
+    answers: tuple[str, ...]
+    """The course document's questions, answered in words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeFile:
+    """A probe in few numbers: `probe.json`."""
+
+    schema: int = SCHEMA_VERSION
+    label: str
+    origin: dict[str, Any]
+    """The run's plan and identity, or the name of the model's function."""
+    environment: Environment
+    states: tuple[StateSummary, ...]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
+from torch import nn
 
 from floatscope.errors import StudyError
+from floatscope.lab.models import factory_called, output_for
+from floatscope.lab.models import loss_in as loss_in
 from floatscope.lab.run import records
 from floatscope.lab.run.batches import training_batch
 from floatscope.lab.run.plan import RunPlan
@@ -23,6 +22,7 @@ from floatscope.lab.study.folder import STUDY, open_study
 from floatscope.lab.study.plan import BASELINE, WORLD
 from floatscope.lab.text.corpus import encode, read_text
 from floatscope.lab.text.world import world_text
+
 
 LossOf = Callable[[nn.Module], Any]
 
@@ -87,7 +87,7 @@ def subject_of_run(path: Path, text: str | None = None) -> Subject:
             "data_sha256": manifest.data_sha256,
             "steps_done": manifest.steps_done,
             "exit_reason": manifest.exit_reason,
-        },  # fmt: skip
+        },
         folder=folder,
     )
 
@@ -158,99 +158,14 @@ def _text_of_study(folder: Path) -> str | None:
 
 
 def subject_of_factory(name: str) -> Subject:
-    """A model of the user's own, from `package.module:function` or `file.py:function`.
-
-    The function takes no arguments and returns (model, loss_of) or (model, batch). `loss_of(model)`
-    returns the loss. A batch is what the model is called with: a dict by keyword, a tuple or list
-    by position, anything else alone; the model then returns its loss, or a mapping or object that
-    has one as `loss`.
+    """A model of the user's own, as `factory_called` describes it.
 
     Raises:
         StudyError: there is no such function, it raised, or returned something else.
     """
-    where, _, function = name.partition(":")
-    if not where or not function:
-        raise StudyError(f"--model {name}: name it as package.module:function or file.py:function.")
-    factory = getattr(_module(where, name), function, None)
-    if not callable(factory):
-        raise StudyError(f"--model {name}: there is no function {function} in {where}.")
-    try:
-        made = factory()
-    except Exception as error:
-        raise StudyError(
-            f"--model {name}: the function raised {type(error).__name__}: {error}"
-        ) from error
-    if not (isinstance(made, (tuple, list)) and len(made) == 2 and isinstance(made[0], nn.Module)):
-        raise StudyError(
-            f"--model {name}: the function must return (model, loss_of) or (model, batch), and "
-            f"returned {_described(made)}."
-        )
-    model, given = made
-    is_function = callable(given) and not isinstance(given, (Tensor, nn.Module))
-    loss_of = given if is_function else lambda model: called(model, given)
-    return Subject(label=name, states=(State("as given", model, loss_of),), origin={"model": name})
-
-
-def called(model: nn.Module, batch: Any) -> Any:
-    """The model's output for a batch, as `subject_of_factory` passes it."""
-    if isinstance(batch, Mapping):
-        return model(**batch)
-    if isinstance(batch, (tuple, list)):
-        return model(*batch)
-    return model(batch)
-
-
-def loss_in(output: Any) -> Tensor:
-    """The scalar loss in what a model or a loss function returned.
-
-    Raises:
-        StudyError: there is none, or nothing to train depends on it.
-    """
-    loss = output
-    if isinstance(output, Mapping):
-        loss = output.get("loss")
-    elif not isinstance(output, Tensor):
-        loss = getattr(output, "loss", None)
-    if not isinstance(loss, Tensor) or loss.numel() != 1:
-        raise StudyError(
-            f"no loss was found: {_described(output)} was returned where a scalar tensor, or an "
-            "output with a scalar `loss`, is needed."
-        )
-    if not loss.requires_grad:
-        raise StudyError("the loss does not depend on any parameter that requires a gradient.")
-    return loss
-
-
-def _module(where: str, name: str) -> Any:
-    try:
-        if where.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(Path(where).stem, where)
-            assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-            return module
-        sys.path.insert(0, str(Path.cwd()))
-        try:
-            return importlib.import_module(where)
-        finally:
-            sys.path.remove(str(Path.cwd()))
-    except Exception as error:
-        raise StudyError(
-            f"--model {name}: {where} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
-
-
-def _described(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {tuple(value.shape)}"
-    if isinstance(value, Mapping):
-        return f"a {type(value).__name__} with {', '.join(map(str, value)) or 'nothing'}"
-    if isinstance(value, (tuple, list)):
-        return (
-            f"{type(value).__name__} of {', '.join(type(v).__name__ for v in value) or 'nothing'}"
-        )
-    return f"{type(value).__name__}"
+    model, given = factory_called(name)()
+    state = State("as given", model, lambda model: output_for(model, given))
+    return Subject(label=name, states=(state,), origin={"model": name})
 
 
 def num_trainable(model: nn.Module) -> int:

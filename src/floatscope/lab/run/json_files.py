@@ -1,5 +1,4 @@
-"""JSON files with a schema number, read back into the dataclass they were written from; and what
-JSON can hold."""
+"""JSON files with a schema number, read back into what they were written from."""
 
 from __future__ import annotations
 
