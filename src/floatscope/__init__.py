@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from floatscope.rounding import round_to as round_to
     from floatscope.rounding import rules_for as rules_for
     from floatscope.rounding import unpack as unpack
+    from floatscope.spectrum.capture.capture import capture as capture
     from floatscope.spectrum.spectrum import Spectrum as Spectrum
 
 _HOMES = {
@@ -46,6 +47,7 @@ _HOMES = {
     "StepResult": "floatscope.recipes.train_step",
     "TrainStep": "floatscope.recipes.train_step",
     "Spectrum": "floatscope.spectrum.spectrum",
+    "capture": "floatscope.spectrum.capture.capture",
     "format": "floatscope.formats",
     **dict.fromkeys(
         "Receipt Rules StochasticKey block_round decode_from disagreements encode_to pack round_to "

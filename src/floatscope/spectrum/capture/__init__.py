@@ -1,0 +1,1 @@
+"""`capture`: spectra of a model's weights, activations, gradients and updates while it works."""
