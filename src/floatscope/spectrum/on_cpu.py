@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from floatscope.rounding.threads import Counts, spread
-from floatscope.spectrum.tally import FP32, OTHERS
+from floatscope.spectrum.tally import FP32
 
 _KINDS = {torch.float32: (0, torch.int32, np.uint32), torch.bfloat16: (1, torch.int16, np.uint16),
           torch.float16: (2, torch.int16, np.uint16)}  # fmt: skip
@@ -41,7 +41,9 @@ def tally_cpu(x: Tensor) -> NDArray[np.int64]:
         largest.append(int(amax))
 
     sums = spread(piece, bits.size, 2 * kernel.PLACES + 2, kernel.PIECE)
-    return _arranged(sums, max(largest))
+    tally = np.zeros(FP32.size, np.int64)
+    kernel.arrange(sums, max(largest), tally)
+    return tally
 
 
 @cache
@@ -50,33 +52,3 @@ def _values(dtype: torch.dtype) -> NDArray[np.uint32]:
     codes = torch.arange(256, dtype=torch.uint8).view(dtype)
     return codes.to(torch.float32).view(torch.int32).numpy().view(np.uint32)
 
-
-def _arranged(sums: Counts, amax: int) -> NDArray[np.int64]:
-    """From the kernel's places, class by class, to a tally, octave by octave."""
-    from floatscope.spectrum.kernels.numba_tally import CLASSES, FIELDS, PLACES, SUBNORMALS
-
-    counts, squares = sums[:PLACES], sums[PLACES : 2 * PLACES]
-    minus_zeros, minus_infinities = (int(n) for n in sums[2 * PLACES :])
-    normal = counts[: CLASSES * FIELDS].reshape(CLASSES, FIELDS)
-    zeros, infinities = int(normal[0, 0]), int(normal[0, -1])
-    tally = np.zeros(FP32.size, np.int64)
-    cells = tally[: FP32.num_cells].reshape(FP32.num_octaves, CLASSES)
-    octaves = tally[FP32.num_cells : FP32.num_cells + FP32.num_octaves]
-    in_subnormals = slice(FP32.fraction_bits)
-    in_normals = slice(FP32.fraction_bits, None)
-    for held, into in ((counts, cells.T), (squares, octaves[None])):
-        by_field = held[: CLASSES * FIELDS].reshape(CLASSES, FIELDS)[:, 1:-1]
-        by_octave = held[CLASSES * FIELDS :].reshape(CLASSES, SUBNORMALS)[:, : FP32.fraction_bits]
-        if into is not None and len(into) == 1:
-            by_field, by_octave = by_field.sum(0), by_octave.sum(0)
-        into[:, in_normals] = by_field
-        into[:, in_subnormals] = by_octave
-    tally[-len(OTHERS) :] = (
-        zeros - minus_zeros,
-        minus_zeros,
-        infinities - minus_infinities,
-        minus_infinities,
-        int(normal[1:, -1].sum()),
-        amax,
-    )
-    return tally

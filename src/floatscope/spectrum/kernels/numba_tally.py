@@ -33,16 +33,19 @@ from floatscope.spectrum.tally import FP32
 CHUNK = 2048
 LINE = 16
 """Elements that a prefetch brings, of fp32."""
-CLASSES = FP32.num_classes
+CLASSES, FRACTION_BITS = FP32.num_classes, FP32.fraction_bits
+NUM_CELLS, NUM_OCTAVES = FP32.num_cells, FP32.num_octaves
 FIELDS, SUBNORMALS = 256, 32
 """Places a class has among normal and among subnormal elements."""
 PLACES = CLASSES * (FIELDS + SUBNORMALS)
 TABLE = -(-PLACES // 512) * 512 + 64
 """Distance of tables: another place in its page for each."""
 NUM_TABLES = 8
-PIECE = (1 << 19) - CHUNK
-"""Elements between two readings of the tables: two tables of fewer than 2^18 squares, each at most
-2^28."""
+PIECE = 1 << 21
+"""Elements a call takes at most."""
+CAPACITY = (1 << 21) - 8 * CHUNK
+"""Elements between two readings of eight tables: in each fewer than 2^18 squares of at most 2^28.
+An element that goes to two tables counts four times."""
 COUNT_SHIFT = np.uint64(46)
 WIDE = np.uint32(64 << 23)
 """Magnitude bits of so many octaves: beyond it, two tables."""
@@ -208,7 +211,7 @@ def tally_span(x, kind, start, stop, tables, sums):
     place, square = np.empty(CHUNK, np.uint16), np.empty(CHUNK, np.uint32)
     wide = np.empty(CHUNK if kind else 1, np.uint32)
     first, last, amax = i64(FIELDS), i64(0), u32(0)
-    has_subnormals, had_subnormals, used = False, False, 2
+    has_subnormals, had_subnormals, used, load = False, False, 2, 0
     for at in range(start, stop, CHUNK):
         n = min(CHUNK, stop - at)
         if kind:
@@ -229,12 +232,41 @@ def tally_span(x, kind, start, stop, tables, sums):
         last = max(last, i64(u32(largest >> u32(23))) + 1)
         if largest > smallest and u32(largest - smallest) > WIDE:
             add(p, s, t0, t1, t0, t1, t0, t1, t0, t1, x, at + CHUNK)
+            load += 4 * n
         else:
             add(p, s, t0, t1, t2, t3, t4, t5, t6, t7, x, at + CHUNK)
-            used = NUM_TABLES
+            load, used = load + n, NUM_TABLES
         if largest >= INFINITY:
             infinities, largest = specials(bits)
             sums[2 * PLACES + 1] += i64(infinities)
         amax = max(amax, largest)
+        if load > CAPACITY:
+            collect(tables, used, first, last, had_subnormals, sums)
+            load = 0
     collect(tables, used, first, last, had_subnormals, sums)
     return amax
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def arrange(sums, amax, tally):
+    """Write what `tally_span` summed, class by class, to an empty tally, octave by octave."""
+    counts, squares = sums[:PLACES], sums[PLACES : 2 * PLACES]
+    octaves = tally[NUM_CELLS : NUM_CELLS + NUM_OCTAVES]
+    others = tally[NUM_CELLS + NUM_OCTAVES :]
+    for c in range(CLASSES):
+        for field in range(1, FIELDS - 1):
+            at = c * FIELDS + field
+            if counts[at]:
+                octave = field - 1 + FRACTION_BITS
+                tally[octave * CLASSES + c] = counts[at]
+                octaves[octave] += squares[at]
+        for octave in range(FRACTION_BITS):
+            at = CLASSES * FIELDS + c * SUBNORMALS + octave
+            tally[octave * CLASSES + c] = counts[at]
+            octaves[octave] += squares[at]
+        others[4] += counts[c * FIELDS + FIELDS - 1]
+    zeros, infinities = counts[0], counts[FIELDS - 1]
+    others[0], others[1] = zeros - sums[2 * PLACES], sums[2 * PLACES]
+    others[2], others[3] = infinities - sums[2 * PLACES + 1], sums[2 * PLACES + 1]
+    others[4] -= infinities
+    others[5] = amax
