@@ -313,8 +313,8 @@ def _round_strips(revision: int) -> Any:
         x and out are matrices of bits, flat, and may be the same; `stored`, flat too, receives the
         stored scales. `element` is (top octave, fraction bits, largest value). `amax_before` is
         what a block's amax is at least. `apart`: leave fp32 scales out of the values. `offset` is
-        the logical index of x[0]. `plain`: to nearest, uncounted; `stream`: that past the caches, for rows of aligned lines and a width that
-        `past_row` has.
+        the logical index of x[0]. `plain`: to nearest, uncounted; `stream`: that past the caches,
+        for rows of aligned lines and a width that `past_row` has.
         """
         rows = x.size // columns
         divide = rule == AMAX_DIVIDE and revision > 0

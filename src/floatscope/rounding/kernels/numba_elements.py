@@ -28,6 +28,7 @@ from floatscope.rounding.kernels.numba_bits import (
     as_float,
     as_real,
     is_below,
+    prefetch,
     random_word,
     store_past_caches,
     words,
@@ -35,6 +36,8 @@ from floatscope.rounding.kernels.numba_bits import (
 from floatscope.rounding.receipt import NUM_COUNTS
 
 CHUNK = 4096
+LINES, AHEAD = 64, 1024
+"""Elements between two requests for memory, and how far ahead these look."""
 
 MODE, DROP, NORMAL, FIRST_FIELD = (INDEX[n] for n in ("mode", "drop", "normal", "first_field"))
 STEP, ONE_BY_STEP, ANCHOR = INDEX["step"], INDEX["one_by_step"], INDEX["anchor"]
@@ -64,6 +67,18 @@ def finish(r, u, a, largest, lowest, sign, zero_sign):
     return bits, T(is_beyond), T(is_zero & (a != none)), T(is_lost)
 
 
+@njit(nogil=True, cache=True)
+def nearest_of(u, drop, half_less, kept, normal, anchor, largest, lowest, sign, zero_sign):
+    """One element to nearest, ties to even: what `finish` says of it."""
+    T = type(u)
+    a = T(u & T(~sign))
+    odd = T(T(a >> drop) & T(1))
+    r = T(T(T(a + half_less) + odd) & kept)
+    on_grid = as_bits(as_float(a) + anchor - anchor)
+    r = on_grid if a < normal else r
+    return finish(r, u, a, largest, lowest, sign, zero_sign)
+
+
 def _nearest(past_caches: bool) -> Any:
     @njit(nogil=True, cache=True)
     def nearest(x, out, g):
@@ -78,23 +93,27 @@ def _nearest(past_caches: bool) -> Any:
         zero_sign = sign if g[NEGATIVE_ZERO] else none
         anchor = as_float(T(g[ANCHOR]))
         beyond, flushed, lost = none, none, none
-        for i in range(x.size):
-            u = x[i]
-            a = T(u & T(~sign))
-            odd = T(T(a >> drop) & one)
-            r = T(T(T(a + half_less) + odd) & kept)
-            on_grid = as_bits(as_float(a) + anchor - anchor)
-            r = on_grid if a < normal else r
-            r, is_beyond, is_flushed, is_lost = finish(r, u, a, largest, lowest, sign, zero_sign)
-            beyond, flushed, lost = (
-                T(beyond + is_beyond),
-                T(flushed + is_flushed),
-                T(lost + is_lost),
+        whole = x.size // LINES * LINES
+        for first in range(0, whole, LINES):
+            for j in range(0, LINES, 64 // x.itemsize):
+                prefetch(x, first + j + AHEAD)
+            for j in range(LINES):
+                r, is_beyond, is_flushed, is_lost = nearest_of(
+                    x[first + j], drop, half_less, kept, normal, anchor, largest, lowest, sign,
+                    zero_sign,
+                )  # fmt: skip
+                beyond, flushed = T(beyond + is_beyond), T(flushed + is_flushed)
+                lost = T(lost + is_lost)
+                if past_caches:
+                    store_past_caches(out, first + j, r)
+                else:
+                    out[first + j] = r
+        for i in range(whole, x.size):
+            out[i], is_beyond, is_flushed, is_lost = nearest_of(
+                x[i], drop, half_less, kept, normal, anchor, largest, lowest, sign, zero_sign
             )
-            if past_caches:
-                store_past_caches(out, i, r)
-            else:
-                out[i] = r
+            beyond, flushed = T(beyond + is_beyond), T(flushed + is_flushed)
+            lost = T(lost + is_lost)
         return beyond, flushed, lost
 
     return nearest
@@ -107,47 +126,78 @@ nearest, nearest_past = _nearest(False), _nearest(True)
 # the smallest normal these are its lowest bits; below, the value is divided by the step, which is
 # exact, or underflows far below the 32 bits. The plain loop stores past the caches, does not count
 # what becomes zero, and serves formats with a negative zero.
-def _stochastic(all_bits: bool, plain: bool) -> Any:
+def _one_of(all_bits: bool, plain: bool) -> Any:
     @njit(nogil=True, cache=True)
-    def stochastic(x, out, g, index, key, spare):
-        """Stochastic rounding with 32 - spare random bits; returns what `nearest` does."""
+    def one_of(u, random, spare, drop, to_left, to_right, normal, step, steps_in_one, sign):
+        """The magnitude that one element becomes, by 32 - spare of its random bits."""
+        T = type(u)
+        most, parts = as_real(T(1 << 31)), as_real(T(1 << 31)) * as_real(T(2))
+        unit = T(T(1) << drop)
+        a = T(u & T(~sign))
+        rest = T(a & T(unit - T(1)))
+        cut = u32(T(T(rest << to_left) >> to_right))
+        steps = as_float(a) * steps_in_one
+        whole = u32(steps if plain or steps < most else most)  # integers reach further
+        on_grid = a < normal
+        cut = u32((steps - as_real(T(whole))) * parts) if on_grid else cut
+        up = random < cut if all_bits else is_below(random, cut, spare)
+        r = T(T(a - rest) + (unit if up else T(0)))
+        return as_bits(as_real(T(T(whole) + T(up))) * step) if on_grid else r
+
+    return one_of
+
+
+def _part_of(one_of: Any, plain: bool, num: int) -> Any:
+    @njit(nogil=True, cache=True)
+    def part(x, out, g, start, first, second, spare):
+        """A part of `num` elements again and again; the first has index `start`."""
         T = x.dtype.type
         one, none = T(1), T(0)
         bits = T(8 * x.itemsize)
         sign = T(one << T(bits - one))
         drop, normal, largest = T(g[DROP]), T(g[NORMAL]), T(g[LARGEST])
         lowest = T(g[LOWEST])
-        unit = T(one << drop)
         to_left = T(T(32) - drop) if drop < T(32) else none
         to_right = T(drop - T(32)) if drop > T(32) else none
         zero_sign = sign if g[NEGATIVE_ZERO] else none
-        step = as_float(T(g[STEP]))
-        steps_in_one = as_float(T(g[ONE_BY_STEP]))
-        most, parts = as_real(T(1 << 31)), as_real(T(1 << 31)) * as_real(T(2))
-        first, second = words(key, u64(index >> u64(32)))
-        start = u32(index)
+        step, steps_in_one = as_float(T(g[STEP])), as_float(T(g[ONE_BY_STEP]))
         beyond, flushed, lost = none, none, none
-        for i in range(x.size):
-            u = x[i]
-            a = T(u & T(~sign))
-            random = random_word(u32(start + u32(i)), first, second)
-            rest = T(a & T(unit - one))
-            cut = u32(T(T(rest << to_left) >> to_right))
-            steps = as_float(a) * steps_in_one
-            whole = u32(steps if plain or steps < most else most)  # integers reach further
-            on_grid = a < normal
-            cut = u32((steps - as_real(T(whole))) * parts) if on_grid else cut
-            up = random < cut if all_bits else is_below(random, cut, spare)
-            r = T(T(a - rest) + (unit if up else none))
-            r = as_bits(as_real(T(T(whole) + T(up))) * step) if on_grid else r
-            if plain:
-                beyond = T(beyond + T(r > largest))
-                store_past_caches(out, i, T((a if r > largest else r) | T(u & sign)))
-            else:
-                found = finish(r, u, a, largest, lowest, sign, zero_sign)
-                out[i], beyond = found[0], T(beyond + found[1])
-                flushed, lost = T(flushed + found[2]), T(lost + found[3])
+        for line in range(0, x.size, num):
+            for j in range(0, num, 64 // x.itemsize):
+                prefetch(x, line + j + AHEAD)
+            for j in range(num):
+                i = line + j
+                u = x[i]
+                random = random_word(u32(start + u32(i)), first, second)
+                r = one_of(
+                    u, random, spare, drop, to_left, to_right, normal, step, steps_in_one, sign
+                )
+                a = T(u & T(~sign))
+                if plain:
+                    beyond = T(beyond + T(r > largest))
+                    store_past_caches(out, i, T((a if r > largest else r) | T(u & sign)))
+                else:
+                    found = finish(r, u, a, largest, lowest, sign, zero_sign)
+                    out[i], beyond = found[0], T(beyond + found[1])
+                    flushed, lost = T(flushed + found[2]), T(lost + found[3])
         return beyond, flushed, lost
+
+    return part
+
+
+def _stochastic(all_bits: bool, plain: bool) -> Any:
+    one_of = _one_of(all_bits, plain)
+    lines, rest = _part_of(one_of, plain, LINES), _part_of(one_of, plain, 1)
+
+    @njit(nogil=True, cache=True)
+    def stochastic(x, out, g, index, key, spare):
+        """Stochastic rounding with 32 - spare random bits; returns what `nearest` does."""
+        first, second = words(key, u64(index >> u64(32)))
+        whole, start = x.size // LINES * LINES, u32(index)
+        a, b, c = lines(x[:whole], out[:whole], g, start, first, second, spare)
+        start = u32(start + u32(whole))
+        d, e, f = rest(x[whole:], out[whole:], g, start, first, second, spare)
+        return type(a)(a + d), type(b)(b + e), type(c)(c + f)
 
     return stochastic
 
