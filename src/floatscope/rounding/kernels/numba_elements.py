@@ -1,6 +1,6 @@
 """Rounding on the CPU: one fused pass over the bits, as fast as memory allows.
 
-Values pass through in chunks that fit the first-level cache. A chunk is rounded by a loop without
+Values pass through in chunks that fit the second-level cache. A chunk is rounded by a loop without
 branches, which the compiler turns into vector instructions; what lies beyond the largest value is
 passed on as it is for a second, scalar look, and is rare. Large outputs are stored past the caches:
 a plain store would first read the line that it overwrites; loops that do so are functions of their
@@ -35,7 +35,7 @@ from floatscope.rounding.kernels.numba_bits import (
 )
 from floatscope.rounding.receipt import NUM_COUNTS
 
-CHUNK = 4096
+CHUNK = 1 << 16
 LINES, AHEAD = 64, 1024
 """Elements between two requests for memory, and how far ahead these look."""
 
