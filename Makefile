@@ -32,6 +32,7 @@ check: $(VENV)/dev.stamp
 bench: $(VENV)/dev.stamp
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/rounding.py --libraries
+	$(BIN)/python benchmarks/spectrum.py
 	$(BIN)/python benchmarks/train_step.py
 
 clean:
