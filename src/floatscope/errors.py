@@ -35,7 +35,7 @@ class StudyError(FloatscopeError):
 
 
 class LedgerError(FloatscopeError):
-    """A memory ledger cannot be made: impossible sizes, or code that cannot be traced or metered."""
+    """A memory ledger cannot be made: impossible sizes, or code that cannot be traced."""
 
 
 def unknown(what: str, given: str, choices: Iterable[str]) -> str:

@@ -11,8 +11,13 @@ from torch.optim import LBFGS, Optimizer
 
 from floatscope.errors import RecipeError
 
+NATIVE = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""Formats of stored weights that parameters may have as their dtype."""
 
-def check_trainable(model: nn.Module, optimizer: Optimizer, clip_norm: float | None) -> None:
+
+def check_trainable(
+    model: nn.Module, optimizer: Optimizer, clip_norm: float | None, weights: str = "fp32"
+) -> None:
     """Refuse what cannot be trained.
 
     Raises:
@@ -30,10 +35,11 @@ def check_trainable(model: nn.Module, optimizer: Optimizer, clip_norm: float | N
         name = names[id(parameter)]
         if parameter.device.type == "meta":
             raise RecipeError(f"the parameter {name} is on the meta device and has no data.")
-        if parameter.dtype is not torch.float32:
+        if parameter.dtype not in (torch.float32, NATIVE.get(weights)):
             raise RecipeError(
-                f"the parameter {name} is {parameter.dtype}; mixed recipes keep parameters in fp32 "
-                "and cast what they multiply. Convert the model with model.float()."
+                f"the parameter {name} is {parameter.dtype}, and the recipe keeps weights in "
+                f"{weights}. Convert the model with model.float(): what is stored in fewer bits is "
+                "rounded by the recipe."
             )
     if isinstance(optimizer, LBFGS):
         raise RecipeError("LBFGS needs a closure and several losses a step; take another one.")

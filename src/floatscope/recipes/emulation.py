@@ -21,10 +21,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import (
@@ -36,6 +38,7 @@ from torch.utils.flop_counter import flop_registry
 
 from floatscope.errors import RecipeError
 from floatscope.recipes.products import HANDLERS
+from floatscope.recipes.quantized import QuantizedProducts
 
 aten = torch.ops.aten
 
@@ -55,9 +58,11 @@ _MORE_PRODUCTS = frozenset(
 class Executor(TorchDispatchMode):
     """Runs the products on operands of `dtype` through their handlers, and refuses the rest."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    def __init__(
+        self, dtype: torch.dtype, quantized: QuantizedProducts | None, *, emulates: bool
+    ) -> None:
         super().__init__()
-        self.dtype = dtype
+        self.dtype, self.quantized, self.emulates = dtype, quantized, emulates
         self.num_products = 0
 
     def __torch_dispatch__(
@@ -69,7 +74,12 @@ class Executor(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         kind = _kind(func)
-        if kind == "other" or not any(t.dtype is self.dtype for t in _tensors((args, kwargs))):
+        if self.quantized is not None and kind != "composite":
+            result = self.quantized.take(func, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        is_ours = any(t.dtype is self.dtype for t in _tensors((args, kwargs)))
+        if kind == "other" or not is_ours or not (self.emulates or kind == "composite"):
             return func(*args, **kwargs)
         if kind == "composite":
             with self:
@@ -100,7 +110,13 @@ class Marker(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        result = func(*args, **kwargs)
+        if self.executor.quantized is None:
+            result = func(*args, **kwargs)
+        else:
+            if func is F.linear and len(args) > 1 and not args[1].is_leaf:
+                self.executor.quantized.roles.derive(args[1])
+            with _taken_apart(func):
+                result = func(*args, **kwargs)
         if torch.is_grad_enabled():
             self.mark(result)
         return result
@@ -122,8 +138,32 @@ class Marker(TorchFunctionMode):
             stack.extend(following for following, _ in node.next_functions)
 
     def _switch_on(self, gradients: Any) -> None:
+        quantized = self.executor.quantized
+        if quantized is not None:
+            quantized.roles.flow(gradients)
+        if quantized is not None and torch.is_grad_enabled():
+            raise RecipeError(
+                "a gradient of a gradient was asked for (create_graph=True), and products with "
+                "quantized operands are not differentiable twice."
+            )
         if self.executor not in _get_current_dispatch_mode_stack():
             _push_mode(self.executor)
+
+
+_FUSED = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
+
+
+@contextmanager
+def _taken_apart(func: Any) -> Iterator[None]:
+    """Fused recurrent calls in their single products, which oneDNN would hide."""
+    fused = getattr(func, "__name__", "") in _FUSED and torch._C._get_mkldnn_enabled()
+    if fused:
+        torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        if fused:
+            torch._C._set_mkldnn_enabled(True)
 
 
 class Emulation:
@@ -133,8 +173,14 @@ class Emulation:
     backward.
     """
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        self._executor = Executor(dtype)
+    def __init__(
+        self,
+        dtype: torch.dtype,
+        quantized: QuantizedProducts | None = None,
+        *,
+        emulates: bool = True,
+    ) -> None:
+        self._executor = Executor(dtype, quantized, emulates=emulates)
         self._marker = Marker(self._executor)
 
     @property

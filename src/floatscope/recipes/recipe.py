@@ -5,10 +5,12 @@ A recipe is data. It says nothing about the model or the device; `compute.py` ca
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from dataclasses import fields as dataclass_fields
 from typing import Any, Literal
 
 from floatscope.errors import RecipeError, unknown
+from floatscope.recipes.formats_of import Kept, Operand, Operands, Stored
 
 ProductFormat = Literal["fp32", "bf16", "fp16"]
 BACKENDS = ("auto", "native", "emulated")
@@ -48,20 +50,61 @@ class LossScaling:
 class Recipe:
     """How one training step computes.
 
-    Weights, gradients and optimizer states are fp32 in every recipe here; what changes is the
-    format of matrix products, as under `torch.autocast`.
+    What is multiplied, how it adds up, what is kept between steps, and how the loss is scaled. What
+    is not named is fp32.
     """
 
     name: str
     products: ProductFormat
-    """Format of the operands and results of matrix products; sums inside them run in fp32."""
+    """Format between products, as under `torch.autocast`: of their results, and of operands that
+    nothing else is said of. Sums inside them run in fp32."""
+    operands: Operands | None = None
+    """What the products of weights multiply instead; None for what `products` says."""
+    kept: Kept = field(default_factory=Kept)
+    """Weights to which `operands` do not apply."""
+    stored: Stored = field(default_factory=Stored)
+    """How weights, optimizer states and accumulated gradients are kept between steps."""
     loss_scaling: LossScaling | None = None
     """None multiplies the loss by nothing and applies every step, finite or not."""
     summary: str
     source: str
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields that determine the arithmetic, as plain JSON values."""
-        fields = asdict(self)
-        del fields["summary"], fields["source"]
+        """The fields that determine the arithmetic, as plain JSON values.
+
+        Parts that are as they are by default are left out, so that the identity of a run does not
+        change when a recipe could say more.
+        """
+        fields: dict[str, Any] = {"name": self.name, "products": self.products}
+        scaling = None if self.loss_scaling is None else _said(self.loss_scaling, LossScaling())
+        fields["loss_scaling"] = scaling
+        if self.operands is not None:
+            fields["operands"] = {
+                f.name: _plain(getattr(self.operands, f.name)) for f in dataclass_fields(Operands)
+            }
+        for name, default in (("kept", Kept()), ("stored", Stored())):
+            part = getattr(self, name)
+            if part != default and (name != "kept" or self.operands is not None):
+                fields[name] = {k: _plain(v) for k, v in asdict(part).items()}
         return fields
+
+
+_FIRST_FIELDS = ("initial", "growth_factor", "backoff_factor", "growth_interval", "floor")
+
+
+def _said(part: LossScaling, default: LossScaling) -> dict[str, Any]:
+    """The constants that every record has, and of the others those that are not as by default."""
+    return {
+        name: value
+        for name, value in asdict(part).items()
+        if name in _FIRST_FIELDS or value != getattr(default, name)
+    }
+
+
+def _plain(value: Any) -> Any:
+    """An operand without what it leaves open; lists for tuples."""
+    if isinstance(value, Operand):
+        open_ = Operand(format=value.format)
+        said = {f.name: getattr(value, f.name) for f in dataclass_fields(Operand)}
+        return {k: _plain(v) for k, v in said.items() if k == "format" or v != getattr(open_, k)}
+    return list(value) if isinstance(value, tuple) else value

@@ -9,19 +9,24 @@ fp32; whatever looks at gradients looks at unscaled ones.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from floatscope.errors import RecipeError
 from floatscope.recipes.backend import Backend, choose_backend
 from floatscope.recipes.catalogue import recipe as recipe_called
 from floatscope.recipes.checks import check_gradients, check_loss, check_trainable
 from floatscope.recipes.compute import compute, device_of
+from floatscope.recipes.formats_of import Stored
 from floatscope.recipes.loss_scaling import LossScaler
+from floatscope.recipes.movement import StoredUpdate
+from floatscope.recipes.quantized import Memory, Report
 from floatscope.recipes.recipe import Recipe
+from floatscope.recipes.storage import Storage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +45,10 @@ class StepResult:
     """Gradient elements that are infinite or NaN, after unscaling."""
     finite_weights: bool
     """Whether every weight is finite after the step."""
+    stored: StoredUpdate | None = None
+    """What became of the update in storage; None if all is stored in fp32, or nothing was."""
+    converted: Report | None = None
+    """Which products had operands of their own; None if the recipe has none."""
 
 
 class TrainStep:
@@ -52,6 +61,7 @@ class TrainStep:
         recipe: what to compute in which format, or its name.
         clip_norm: largest 2-norm of the gradient, applied after unscaling; None does not clip.
         backend: "auto", "native" or "emulated" (see `choose_backend`).
+        seed: of everything that the recipe rounds stochastically.
 
     Raises:
         RecipeError: no parameter to train, one that is not fp32 or has no data, an optimizer of
@@ -66,14 +76,21 @@ class TrainStep:
         *,
         clip_norm: float | None = None,
         backend: str = "auto",
+        seed: int = 0,
     ) -> None:
         self.model = model
         self.optimizer = optimizer
         self.recipe = recipe_called(recipe) if isinstance(recipe, str) else recipe
         self.clip_norm = clip_norm
-        check_trainable(model, optimizer, clip_norm)
+        stored = self.recipe.stored
+        check_trainable(model, optimizer, clip_norm, stored.weights)
         self.backend: Backend = choose_backend(self.recipe, device_of(model), backend)
         self._scaler = LossScaler(self.recipe.loss_scaling, device_of(model))
+        self._memory = Memory(seed=seed)
+        self._storage: Storage | None = None
+        if stored != Stored():
+            self._storage = Storage(stored, model, optimizer, seed=seed)
+            self._storage.prepare()
 
     @property
     def loss_scale(self) -> float:
@@ -99,11 +116,14 @@ class TrainStep:
         self.model.zero_grad(set_to_none=True)
         self.optimizer.zero_grad(set_to_none=True)  # what it holds beside the model
         scale = self._scaler.scale
-        with compute(self.recipe, self.model, self.backend):
+        self._memory.step += 1
+        with compute(self.recipe, self.model, self.backend, self._memory) as report:
             loss = loss_of(self.model)
         check_loss(loss)
         self._scaler.scaled(loss).backward()
         loss = loss.item()
+        if self._storage is not None:
+            self._storage.accumulate()
         trained = self._trained()
         gradients = [p.grad for p in trained if p.grad is not None]
         check_gradients(gradients)
@@ -114,7 +134,7 @@ class TrainStep:
         norm = _total_norm(gradients, finite=num_nonfinite == 0)
         if self.clip_norm is not None:
             nn.utils.clip_grads_with_norm_(trained, self.clip_norm, norm)
-        skipped = self._scaler.step(self.optimizer, finite=num_nonfinite == 0)
+        skipped, stored = self._update(finite=num_nonfinite == 0)
         return StepResult(
             loss=loss,
             grad_norm=norm.item(),
@@ -122,7 +142,17 @@ class TrainStep:
             skipped=skipped,
             num_nonfinite=num_nonfinite,
             finite_weights=_all_finite(self.model),
+            stored=stored,
+            converted=report,
         )
+
+    def _update(self, *, finite: bool) -> tuple[bool, StoredUpdate | None]:
+        """Step the optimizer, in storage if there is one; whether the step was skipped."""
+        is_skipped = self.recipe.loss_scaling is not None and not finite
+        if self._storage is None or is_skipped:
+            return self._scaler.step(self.optimizer, finite=finite), None
+        update = self._storage.step(lambda: self._scaler.step(self.optimizer, finite=finite))
+        return False, update
 
     def _trained(self) -> list[nn.Parameter]:
         """What the optimizer holds, in the model's order: a norm's last bit depends on it."""
@@ -137,11 +167,36 @@ class TrainStep:
             return loss_of(self.model).item()
 
     def state_dict(self) -> dict[str, Any]:
-        """State of the loss scaler; model and optimizer have their own."""
-        return self._scaler.state_dict()
+        """State of the loss scaler, of storage and of quantization.
+
+        Model and optimizer have their own. With neither storage nor quantized operands it is the
+        scaler's alone.
+        """
+        state = self._scaler.state_dict()
+        if self._storage is not None:
+            state = {**state, "storage": self._storage.state_dict()}
+        if self.recipe.operands is not None:
+            state = {**state, "quantization": asdict(self._memory)}
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._scaler.load_state_dict(state)
+        """Restore what `state_dict` gave.
+
+        Raises:
+            RecipeError: the state is of another recipe.
+        """
+        rest = dict(state)
+        storage, memory = rest.pop("storage", None), rest.pop("quantization", None)
+        expected = (self._storage is not None, self.recipe.operands is not None)
+        if expected != (storage is not None, memory is not None):
+            raise RecipeError(
+                f"this state was not saved by a step of the recipe {self.recipe.name}."
+            )
+        self._scaler.load_state_dict(rest)
+        if self._storage is not None:
+            self._storage.load_state_dict(storage)
+        if memory is not None:
+            self._memory = Memory(**memory)
 
 
 def _total_norm(gradients: list[Tensor], *, finite: bool) -> Tensor:

@@ -11,10 +11,10 @@ at four kinds of significand and at no other:
 
 So an octave is cut into the point s = 1 and, for L = 0, 1, 2, ..., the numbers whose fraction
 begins with exactly L ones, 2 - 2^-L <= s < 2 - 2^-(L+1), cut once more above the middle of these,
-2 - 3 2^-(L+2). That last cut is for formats with p = L + 1. These are the *classes* of an octave, numbered by
-growing significand: 0 for s = 1, then 1 + 2 L and 2 + 2 L. They are exact for every format of any
-precision, those of the catalogue and all eXmY. A fraction of 23 bits
-fills 46 of the first 48, one of 52 bits 104 of 106.
+2 - 3 2^-(L+2). That last cut is for formats with p = L + 1. These are the *classes* of an octave,
+numbered by growing significand: 0 for s = 1, then 1 + 2 L and 2 + 2 L. They are exact for every
+format of any precision, those of the catalogue and all eXmY. A fraction of 23 bits fills 46 of the
+first 48, one of 52 bits 104 of 106.
 
 A cell's *key* is 128 * octave + class: keys are ordered like the magnitudes in their cells. Every
 prediction is therefore a sum of counts below a key, and a scale of 2^k adds 128 k to all keys.

@@ -51,4 +51,3 @@ def _values(dtype: torch.dtype) -> NDArray[np.uint32]:
     """The bits of fp32 of all codes of a dtype of 8 bits."""
     codes = torch.arange(256, dtype=torch.uint8).view(dtype)
     return codes.to(torch.float32).view(torch.int32).numpy().view(np.uint32)
-

@@ -41,7 +41,7 @@ class Share:
 
     @property
     def fraction(self) -> float:
-        """count / of; NaN if there is no such element."""
+        """The share; NaN if there is no such element."""
         return self.count / self.of if self.of else math.nan
 
 
@@ -64,7 +64,7 @@ class Sweep:
 
 @dataclass(frozen=True, kw_only=True)
 class ScaleWindow:
-    """The scales 2^k, k_min <= k <= k_max, at which a tensor fits a format; or why there is none."""
+    """The scales 2^k, k_min <= k <= k_max, at which a tensor fits a format; or why none does."""
 
     k_min: int | None
     k_max: int | None
@@ -204,7 +204,7 @@ def _mean_square_error(
 def _part(
     spectrum: Spectrum, start: int, stop: int, low: float, high: float | None, exponent: int
 ) -> int:
-    """Elements of scaled keys [start, stop) that also lie in [low, high); high = None is nowhere."""
+    """Elements of scaled keys [start, stop) that lie in [low, high) too; none without high."""
     if high is None:
         return 0
     first, last = max(start, low), min(stop, high)

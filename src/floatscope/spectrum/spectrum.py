@@ -21,8 +21,8 @@ from floatscope.spectrum.tally import OTHERS, SIGNIFICAND_BITS, Layout
 class Spectrum:
     """Counts of a tensor's elements by octave and class (see `cells.py`).
 
-    Spectra of parts add up to the spectrum of the whole, exactly and in any order. Counts are exact;
-    what is derived from `squares` is marked ≈ where it is printed.
+    Spectra of parts add up to the spectrum of the whole, exactly and in any order. Counts are
+    exact; what is derived from `squares` is marked ≈ where it is printed.
     """
 
     keys: NDArray[np.int32]
@@ -266,7 +266,8 @@ class Spectrum:
         """≈ Expected relative RMS error of a cast: sqrt(sum(error^2) / sum(x^2)).
 
         Over the elements that do not overflow; NaN without any. Expected, because within an ulp
-        values are taken as spread evenly on the measured dtype's grid; what underflows counts whole.
+        values are taken as spread evenly on the measured dtype's grid; what underflows counts
+        whole.
         """
         return predict.rounding_error(self, float_format(form), predict.exponent_of(scale))
 
@@ -290,7 +291,7 @@ class Spectrum:
 
 
 def ldexp(x: float, exponent: int) -> float:
-    """x * 2^exponent; infinite beyond fp64."""
+    """The product x * 2^exponent; infinite beyond fp64."""
     try:
         return math.ldexp(x, exponent)
     except OverflowError:

@@ -23,7 +23,6 @@ from floatscope.lab.study.plan import BASELINE, WORLD
 from floatscope.lab.text.corpus import encode, read_text
 from floatscope.lab.text.world import world_text
 
-
 LossOf = Callable[[nn.Module], Any]
 
 

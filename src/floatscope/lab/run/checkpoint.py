@@ -45,10 +45,11 @@ def save(
                 tensors[name] = value
             else:
                 plain[name] = value
+    state = _without_tensors(step.state_dict(), "step", tensors)
     tensors = {name: t.contiguous() for name, t in tensors.items()}
     metadata = {
         "progress": json.dumps(progress.__dict__),
-        "scaler": json.dumps(step.state_dict()),
+        "scaler": json.dumps(state),
         "optimizer": json.dumps(plain),
         "sha256": _digest(tensors),
     }
@@ -77,9 +78,32 @@ def load(
         index, key = name.split("/", 1)
         states.setdefault(int(index), {})[key] = value
     optimizer.load_state_dict({**optimizer.state_dict(), "state": states})
-    step.load_state_dict(json.loads(metadata["scaler"]))
+    step.load_state_dict(_with_tensors(json.loads(metadata["scaler"]), tensors))
     torch.set_rng_state(tensors["generator/torch"])
     return progress
+
+
+_TENSOR = "tensor in this file"
+
+
+def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """Nested state with every tensor moved to `tensors` and its name left in its place."""
+    if isinstance(value, Tensor):
+        tensors[name] = value
+        return {_TENSOR: name}
+    if isinstance(value, Mapping):
+        return {k: _without_tensors(v, f"{name}/{k}", tensors) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_tensors(v, f"{name}/{i}", tensors) for i, v in enumerate(value)]
+    return value
+
+
+def _with_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if isinstance(value, dict):
+        if value.keys() == {_TENSOR}:
+            return tensors[value[_TENSOR]]
+        return {k: _with_tensors(v, tensors) for k, v in value.items()}
+    return [_with_tensors(v, tensors) for v in value] if isinstance(value, list) else value
 
 
 def save_weights(path: Path, model: nn.Module, metadata: dict[str, str]) -> None:

@@ -1,0 +1,1 @@
+"""Kernels of recipes: one file a backend and task."""

@@ -1,0 +1,129 @@
+"""From an operand as it comes to what is multiplied: values, and fp32 scales that are left over.
+
+Scales that are powers of two, and NVFP4's e4m3 block scales, are folded into the values. What is
+left is one scale a tensor or a row, which multiplies the accumulated result, or one a block, which
+multiplies each block's partial sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from floatscope.formats import BlockFormat, FloatFormat
+from floatscope.recipes.formats_of import Operand
+from floatscope.rounding import StochasticKey, block_round, round_to
+from floatscope.rounding.random_bits import random_bits
+
+BF16_FRACTION = 7
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """An operand ready for a product."""
+
+    values: Tensor
+    """In the shape of what was given; bf16 if that is exact, else fp32."""
+    scale: Tensor | None = None
+    """What the result is to be multiplied by: no dimensions, or one for each row (column)."""
+    block_scales: Tensor | None = None
+    """fp32 scales of blocks along the contracted dimension, in the layout of `block_round`."""
+    block: tuple[int, int] | None = None
+
+
+def quantize(
+    x: Tensor, operand: Operand, axis: int, key: int = 0, amax: float | None = None
+) -> Quantized:
+    """Quantize one operand of a product.
+
+    Args:
+        x: a matrix, or matrices stacked along the first dimension.
+        operand: how; a Hadamard transform is done before (`turned`).
+        axis: the dimension that the product contracts, -1 or -2.
+        key: of stochastic rounding.
+        amax: the magnitude that a per-tensor scale is made for, if not the tensor's own.
+    """
+    form, chance = operand.form, key if operand.rounding == "stochastic" else None
+    carrier = carrier_of(operand)
+    if not isinstance(form, BlockFormat):
+        rounded = round_to(x.float(), form, rounding=operand.rounding, key=chance)
+        return Quantized(rounded.to(carrier))
+    if amax is not None:
+        return _delayed(x, operand, form, amax, chance)
+    blocks = block_round(
+        x,
+        form,
+        axis=axis,
+        block=operand.block,
+        rule=operand.rule or None,
+        rounding=operand.rounding,
+        key=chance,
+        dtype=carrier,
+        apart=True,
+    )
+    if blocks.tensor_encode is not None:
+        return Quantized(
+            blocks.values, torch.ones_like(blocks.tensor_encode) / blocks.tensor_encode
+        )
+    if form.scale.fraction_bits == 0:
+        return Quantized(blocks.values)
+    if form.block == "tensor":
+        return Quantized(blocks.values, blocks.scales.reshape(()))
+    if form.block == "row":
+        return Quantized(blocks.values, blocks.scales)
+    shape = operand.block or form.block
+    assert not isinstance(shape, str)
+    return Quantized(blocks.values, None, blocks.scales, shape)
+
+
+def _delayed(
+    x: Tensor, operand: Operand, form: BlockFormat, amax: float, key: int | None
+) -> Quantized:
+    """One scale a tensor, made for another magnitude than its own; what lies beyond saturates."""
+    largest = torch.tensor(float(form.element.max), device=x.device)
+    factor = (
+        (largest / amax).clamp(max=torch.finfo(torch.float32).max) if amax else largest / largest
+    )
+    elements = round_to(
+        x.float() * factor, form.element, overflow="saturate", rounding=operand.rounding, key=key
+    )
+    return Quantized(elements.to(carrier_of(operand)), torch.ones_like(factor) / factor)
+
+
+def turned(x: Tensor, size: int, axis: int, seed: int) -> Tensor:
+    """A random Hadamard transform of every `size` neighbors along `axis`, in fp32.
+
+    Signs follow from the seed; both operands of a product turned alike give the same product, up to
+    rounding. A rest of fewer than `size` neighbors is left as it is.
+    """
+    matrix = hadamard(size, seed).to(x.device)
+    moved = x.float().movedim(axis, -1)
+    whole = moved.shape[-1] // size * size
+    head = moved[..., :whole].reshape(*moved.shape[:-1], -1, size) @ matrix
+    result = torch.cat((head.reshape(*moved.shape[:-1], whole), moved[..., whole:]), -1)
+    return result.movedim(-1, axis).contiguous()
+
+
+@cache
+def hadamard(size: int, seed: int) -> Tensor:
+    """Sylvester's matrix over sqrt(size), its rows with random signs: an orthogonal matrix."""
+    matrix = torch.ones(1, 1)
+    while len(matrix) < size:
+        matrix = torch.cat((torch.cat((matrix, matrix), 1), torch.cat((matrix, -matrix), 1)))
+    value = StochasticKey(seed=seed, role="hadamard").value()
+    signs = [1.0 - 2.0 * (random_bits(value, i) & 1) for i in range(size)]
+    return torch.tensor(signs)[:, None] * matrix / size**0.5
+
+
+def carrier_of(operand: Operand) -> torch.dtype:
+    """bf16 where it holds every value that is multiplied, else fp32."""
+    form = operand.form
+    element = form.element if isinstance(form, BlockFormat) else form
+    bits = element.fraction_bits if isinstance(element, FloatFormat) else element.width - 1
+    if isinstance(form, BlockFormat) and form.tensor_scale is not None:
+        bits += form.scale.fraction_bits + 1  # elements times block scales
+    wide = isinstance(element, FloatFormat) and element.exponent_bits > 8
+    return torch.bfloat16 if bits <= BF16_FRACTION and not wide else torch.float32
