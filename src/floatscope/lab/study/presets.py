@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from floatscope.lab.gpt_config import GPTConfig
 from floatscope.lab.run.plan import TrainConfig
 from floatscope.lab.study.plan import StudyPlan
@@ -21,4 +23,15 @@ NOVEL = StudyPlan(name="novel", train=TrainConfig(peak_lr=2e-3))
 Meant for the novel of `floatscope text novel`, and for any text of its size. The peak learning rate
 is the best of a sweep on fp32 alone (docs/studies.md)."""
 
-PRESETS = {plan.name: plan for plan in (QUICK, NOVEL)}
+LOWBIT = replace(
+    QUICK,
+    name="lowbit",
+    recipes=(
+        "fp32", "bf16-master", "bf16-pure", "bf16-sr", "bf16-kahan",
+        "fp8-current", "mxfp8", "mxfp6", "mxfp4", "nvfp4",
+    ),
+    seeds=(1337, 1338, 1339, 1340, 1341),
+)  # fmt: skip
+"""Weights stored in 16 bits, and products in 8, 6 and 4: 52 runs of the quick study's size."""
+
+PRESETS = {plan.name: plan for plan in (QUICK, NOVEL, LOWBIT)}

@@ -1,0 +1,49 @@
+"""One training step of the novel model under recipes beyond 16-bit autocast.
+
+    python benchmarks/recipes.py [--rounds 5] [--recipes fp8-current,mxfp8,nvfp4,bf16-sr]
+
+Seconds and multiples of the fp32 step, interleaved in one run. Promised: fp8-current, mxfp8 and
+nvfp4 at most 1.25, and at most 0.85 where the processor has bf16 units; bf16-sr at most 1.03, and
+0.75 there; fp8-deepseek, whose sums are those of a short accumulator, at most 8.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+
+from floatscope.lab.run.environment import processor
+from floatscope.recipes.backend import has_units
+from measure import interleaved, ratio
+from train_step import step_of
+
+PROMISES = {
+    "fp8-current": (1.25, 0.85), "mxfp8": (1.25, 0.85), "nvfp4": (1.25, 0.85),
+    "bf16-sr": (1.03, 0.75), "fp8-deepseek": (8.0, 8.0),
+}  # fmt: skip
+"""Without bf16 units, and with them."""
+BATCH = 32
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--recipes", default="bf16-mixed,bf16-sr,fp8-current,mxfp8,nvfp4")
+    options = parser.parse_args()
+    units = has_units("bf16", torch.device("cpu"))
+    kind = "bf16 units" if units else "no bf16 units"
+    print(f"{processor()}; {kind}; {torch.get_num_threads()} threads")
+    names = ["fp32", *options.recipes.split(",")]
+    steps = {name: step_of(name, "auto", BATCH) for name in names}
+    timings, dropped = interleaved(steps, rounds=options.rounds)
+    print(f"{options.rounds} rounds, {dropped} dropped for foreign load (negative: all kept)")
+    for name in names:
+        promise = PROMISES.get(name)
+        said = f"promised {promise[units]}" if promise else ""
+        times = ratio(timings[name], timings["fp32"])
+        print(f"  {name:14} {timings[name].median:6.2f} s   {times:5.2f}  {said}")
+
+
+if __name__ == "__main__":
+    main()
