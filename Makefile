@@ -34,6 +34,9 @@ bench: $(VENV)/dev.stamp
 	$(BIN)/python benchmarks/rounding.py --libraries
 	$(BIN)/python benchmarks/spectrum.py
 	$(BIN)/python benchmarks/train_step.py
+	$(BIN)/python benchmarks/recipes.py
+	$(BIN)/python benchmarks/accumulate.py
+	$(BIN)/python benchmarks/memory.py
 
 clean:
 	rm -rf $(VENV)

@@ -183,12 +183,13 @@ def test_the_emulated_peak_has_a_row_of_its_own() -> None:
         assert abs(stage.peak.total - most) <= 64
 
 
-def test_the_trace_of_an_emulated_backend_says_what_it_leaves_out() -> None:
-    workload, _ = tiny_gpt("bf16-mixed", "fused", "emulated", num_layers=1)
-    traced = trace(workload)
-    assert traced.backend == "native"
-    assert any("fp32 copies" in note for note in traced.notes)
-    assert traced.saved == measure(workload).saved
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_the_trace_runs_the_emulated_backend_too(attention: str) -> None:
+    workload, _ = tiny_gpt("fp16-mixed", attention, "emulated", vocab_size=2)
+    measured, traced = measure(workload), trace(workload)
+    assert traced.backend == "emulated"
+    assert (traced.saved, traced.stages) == (measured.saved, measured.stages)
+    assert any(row.term == "fp32 copies of emulation" for s in traced.stages for row in s.peak)
 
 
 def test_impossible_numbers_are_refused() -> None:

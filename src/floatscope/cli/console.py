@@ -29,4 +29,6 @@ def print_json(record: Any) -> None:
     """Print a dataclass or plain values as JSON; non-finite numbers are strings, as in records."""
     from floatscope.lab.run.json_files import json_values
 
-    plain.print_json(json_values(asdict(record) if is_dataclass(record) else record))
+    if is_dataclass(record) and not isinstance(record, type):
+        record = asdict(record)
+    plain.print_json(json_values(record))

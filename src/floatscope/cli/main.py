@@ -16,6 +16,7 @@ import click
 
 from floatscope.cli.bits import bits
 from floatscope.cli.formats import formats
+from floatscope.cli.memory import memory
 from floatscope.cli.probe import probe
 from floatscope.cli.study import study
 from floatscope.cli.text import text
@@ -41,7 +42,7 @@ def app() -> None:
     """
 
 
-for verb in (formats, bits, study, probe, text):
+for verb in (formats, bits, study, probe, memory, text):
     app.add_command(verb)
 
 

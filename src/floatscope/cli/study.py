@@ -16,7 +16,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print the re
 
 
 @study.command()
-@click.argument("study", default="quick", help="A preset: quick, novel or lowbit; or a study file (TOML).")
+@click.argument(
+    "study", default="quick", help="A preset: quick, novel or lowbit; or a study file (TOML)."
+)
 @click.option("--text", help="A UTF-8 text to train on; without it, the built-in world.")
 @click.option("--recipes", help="Recipes to compare, separated by commas.")
 @click.option("--seeds", help="Seeds, separated by commas.")

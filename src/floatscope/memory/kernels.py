@@ -23,6 +23,15 @@ _UNREDUCED = frozenset(
 """Losses whose kernels write every element's loss into the result's storage and then reduce it in
 place: the scalar keeps the whole storage."""
 
+_NORMS = frozenset(
+    {
+        aten.native_layer_norm.default, aten.native_group_norm.default,
+        aten.native_batch_norm.default, aten._native_batch_norm_legit.default,
+    }
+)  # fmt: skip
+"""Norms whose kernels keep mean and 1 / deviation in fp32 where a 16-bit input meets fp32 gains;
+fake ones keep them in the input's format."""
+
 _WITH_WORKSPACE = frozenset({aten.mkldnn_rnn_layer.default})
 
 
@@ -40,10 +49,15 @@ class RealKernels(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if func is aten._grouped_mm.default and args[0].device.type == "cpu":
+            return _grouped_product(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
         if func in _UNREDUCED and result.device.type == "cpu":
             size = args[0].numel() * result.element_size()
             result.untyped_storage().resize_(max(size, result.element_size()))
+        elif func in _NORMS and args[0].device.type == "cpu" and _is_mixed(args):
+            output, *statistics = result
+            return (output, *(s.new_empty(s.shape, dtype=torch.float32) for s in statistics))
         elif func in _WITH_WORKSPACE:
             self.notes.add(
                 "an LSTM or GRU computed by oneDNN saves a workspace whose size only the kernel "
@@ -55,3 +69,24 @@ class RealKernels(TorchDispatchMode):
                 "entries as the data decide; the trace has none"
             )
         return result
+
+
+def _is_mixed(args: tuple[Any, ...]) -> bool:
+    others = [a for a in args[1:] if isinstance(a, Tensor)]
+    return args[0].element_size() == 2 and any(a.dtype is torch.float32 for a in others)
+
+
+def _grouped_product(
+    left: Tensor, right: Tensor, offs: Tensor | None = None, *_: Any, **__: Any
+) -> Tensor:
+    """The result of `_grouped_mm`, whose fake kernel takes bf16 alone; the CPU's takes all.
+
+    Groups of rows by matrices (2-D, 3-D), columns by columns (2-D, 2-D), batches (3-D, 3-D), or
+    matrices by groups of columns (3-D, 2-D).
+    """
+    if left.dim() == 2 and right.dim() == 2:
+        groups = 0 if offs is None else offs.shape[0]
+        return left.new_empty(groups, left.shape[0], right.shape[1])
+    if left.dim() == right.dim() == 3:
+        return left.new_empty(left.shape[0], left.shape[1], right.shape[2])
+    return left.new_empty(left.shape[-2], right.shape[-1])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
@@ -49,6 +49,21 @@ class Label(NamedTuple):
     lifetime: Lifetime
 
 
+class History(NamedTuple):
+    """What happened, and what each storage is where somebody holds it."""
+
+    tape: Tape
+    labels: Mapping[int, Label]
+
+    def is_of_loss(self, number: int) -> bool:
+        """Whether a storage belongs to the loss or is the model's output."""
+        saver = self.tape.saved.get(number)
+        return number not in self.labels and (
+            _is_of_loss(self.tape.allocations[number], number in self.tape.outputs)
+            or (saver is not None and saver.place.module == "(loss)")
+        )
+
+
 @dataclass(frozen=True)
 class StageMemory:
     """One stage's memory; bytes are the ledgers' totals."""
@@ -72,6 +87,8 @@ class Measurement:
     """Which backend computed, or would compute: "native" or "emulated"."""
     notes: tuple[str, ...] = ()
     """What could not be counted, or did not happen, and why."""
+    history: History | None = field(default=None, compare=False, repr=False)
+    """Every event, for replays; None in a measurement that was read from a record."""
 
     def __getitem__(self, stage: Stage | str) -> StageMemory:
         return {str(s.stage): s for s in self.stages}[stage]
@@ -94,6 +111,21 @@ class Measurement:
             ],
         }
 
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Measurement:
+        """The measurement that `to_dict` wrote.
+
+        Raises:
+            LedgerError: a ledger that is none.
+            KeyError: a field is missing.
+        """
+        stages = tuple(
+            StageMemory(Stage(s["stage"]), Ledger.from_dict(s["live"]), Ledger.from_dict(s["peak"]))
+            for s in data["stages"]
+        )
+        saved = Ledger.from_dict(data["saved"])
+        return Measurement(data["witness"], stages, saved, data["backend"], tuple(data["notes"]))
+
 
 class Labels:
     """Who holds which storage; the first holder named keeps it."""
@@ -104,6 +136,10 @@ class Labels:
 
     def __getitem__(self, number: int) -> Label | None:
         return self._labels.get(number)
+
+    @property
+    def by_number(self) -> Mapping[int, Label]:
+        return self._labels
 
     def read(self, alive: Alive) -> None:
         """Look at everything that a workload holds now."""
@@ -173,7 +209,8 @@ def measurement(watch: Watch, labels: Labels, witness: Witness, alive: Alive) ->
         stages.append(StageMemory(stage, live, peak))
     saved = Ledger(_saved_rows(tape, labels, Stage.FORWARD))
     notes = (*alive.notes, *_notes(watch))
-    return Measurement(witness, tuple(stages), saved, alive.backend, notes)
+    history = History(tape, labels.by_number)
+    return Measurement(witness, tuple(stages), saved, alive.backend, notes, history)
 
 
 def _notes(watch: Watch) -> Iterator[str]:

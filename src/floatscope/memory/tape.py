@@ -6,6 +6,7 @@ k events.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,6 +23,18 @@ class Place(NamedTuple):
     """The Torch function called by the code, such as "rms_norm"."""
 
 
+class CastOf(NamedTuple):
+    """What a cast was made from; casts to one dtype with equal ones of these hold equal values."""
+
+    number: int
+    """Of the source's storage."""
+    version: int
+    """How often the source had been changed in place."""
+    offset: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
     """One storage, from its first sight on."""
@@ -36,6 +49,8 @@ class Allocation:
     """An fp32 copy or product made by the emulated backend, which computes 16-bit products so."""
     is_older: bool = False
     """First seen as an operand: it was made before the measurement, or out of its sight."""
+    cast_of: CastOf | None = None
+    """Of a cast: what it was made from."""
 
 
 class Saver(NamedTuple):
@@ -53,10 +68,17 @@ class Tape:
         self.saved: dict[int, Saver] = {}
         self.outputs: set[int] = set()
         """Storages that the model returned."""
+        self.last_use: dict[int, int] = {}
+        """The position behind the last operation that took a storage as an operand."""
         self.stages: dict[Stage, tuple[int, int]] = {}
         """First and last position of each stage that has ended."""
         self._events: list[tuple[int, int]] = []
         self._sizes: dict[int, int] = {}
+
+    @property
+    def events(self) -> Sequence[tuple[int, int]]:
+        """Number of a storage and change of its bytes, in order."""
+        return self._events
 
     @property
     def position(self) -> int:

@@ -33,8 +33,6 @@ from floatscope.memory.measurement import Measurement
 from floatscope.memory.meter import observe
 from floatscope.memory.storages import tensors_in
 from floatscope.memory.workload import Alive, Workload
-from floatscope.recipes.backend import choose_backend
-from floatscope.recipes.compute import device_of
 
 _READS = (DataDependentOutputException, DynamicOutputShapeException)
 _UNKNOWN = (UnsupportedOperatorException, UnsupportedFakeTensorException)
@@ -42,9 +40,6 @@ _UNKNOWN = (UnsupportedOperatorException, UnsupportedFakeTensorException)
 
 def trace(workload: Workload) -> Measurement:
     """Predict what `measure` would measure. Nothing is allocated.
-
-    Products are traced as the device would compute them natively: the emulated backend saves the
-    same tensors, and its momentary fp32 copies are left out, which a note says.
 
     A model or batch that the workload's factories do not make but merely hand over is copied
     without its data, and stays as it is.
@@ -58,10 +53,10 @@ def trace(workload: Workload) -> Measurement:
         RecipeError: see `stages`.
     """
     mode = FakeTensorMode(allow_fallback_kernels=False)
-    prepare, kernels = _Prepare(mode, workload), RealKernels()
+    kernels = RealKernels()
     try:
         with mode, kernels:
-            traced = observe(replace(workload, backend="native"), "trace", prepare=prepare)
+            traced = observe(workload, "trace", prepare=_Prepare(mode))
     except _READS as error:
         raise LedgerError(_refusal(error, "reads the value of a tensor")) from error
     except _UNKNOWN as error:
@@ -71,16 +66,14 @@ def trace(workload: Workload) -> Measurement:
         if "not linked with support for" not in str(error):
             raise
         raise LedgerError(f"{error}; trace on the CPU, or where the device is.") from error
-    return replace(traced, notes=(*traced.notes, *prepare.notes, *sorted(kernels.notes)))
+    return replace(traced, notes=(*traced.notes, *sorted(kernels.notes)))
 
 
 class _Prepare:
     """Makes what the factories returned fake, where it is not."""
 
-    def __init__(self, mode: FakeTensorMode, workload: Workload) -> None:
-        self.notes: list[str] = []
+    def __init__(self, mode: FakeTensorMode) -> None:
         self._mode = mode
-        self._workload = workload
 
     def __call__(self, alive: Alive) -> None:
         tensors = [*alive.model.parameters(), *alive.model.buffers()]
@@ -90,14 +83,6 @@ class _Prepare:
             alive.batch = self._fake(alive.batch)
         for device in {t.device for t in (*tensors, *tensors_in(alive.batch))}:
             _check_device(device)
-        backend = choose_backend(
-            self._workload.the_recipe(), device_of(alive.model), self._workload.backend
-        )
-        if backend == "emulated":
-            self.notes.append(
-                "traced as if computed natively; the emulated backend holds fp32 copies of a "
-                "product's operands and result besides, while it runs"
-            )
 
     def _fake(self, thing: Any) -> Any:
         with _disable_current_modes(), FakeCopyMode(self._mode):

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from floatscope.memory.attribution import Attribution
 from floatscope.memory.ledger import Stage
 from floatscope.memory.storages import parts_of, tensors_in
-from floatscope.memory.tape import Allocation, Place, Saver, Tape
+from floatscope.memory.tape import Allocation, CastOf, Place, Saver, Tape
 from floatscope.memory.units import dtype_name
 
 aten = torch.ops.aten
@@ -93,18 +93,18 @@ class Watch(TorchDispatchMode):
         # What a constructor in C++ filled shows up as the operand of lift_fresh.
         is_older = func is not aten.lift_fresh.default
         operands = [*_tensors((*args, *kwargs.values()))]
-        for tensor in operands:
-            self._see(tensor, is_older=is_older)
+        taken = [n for tensor in operands for n in self._see(tensor, is_older=is_older)]
         result = func(*args, **kwargs)
         results = (result,) if isinstance(result, Tensor) else _tensors(result)
         is_cast = func is aten._to_copy.default and bool(operands) and _narrows(operands[0], result)
+        source = _cast_of(operands[0], taken) if is_cast else None
         for tensor in results:
-            self._see(tensor, is_cast=is_cast)
+            self._see(tensor, cast_of=source, is_cast=is_cast)
+        self.tape.last_use.update(dict.fromkeys(taken, self.tape.position))
         return result
 
-    def _see(self, tensor: Tensor, *, is_older: bool = False, is_cast: bool = False) -> None:
-        for part in self._parts(tensor):
-            self._number(part, is_older=is_older, is_cast=is_cast)
+    def _see(self, tensor: Tensor, **how: Any) -> list[int]:
+        return [self._number(part, **how) for part in self._parts(tensor)]
 
     def _parts(self, tensor: Tensor) -> list[Tensor]:
         parts = parts_of(tensor)
@@ -112,7 +112,14 @@ class Watch(TorchDispatchMode):
             self.uncounted.add(str(tensor.layout).removeprefix("torch."))
         return parts
 
-    def _number(self, tensor: Tensor, *, is_older: bool = False, is_cast: bool = False) -> int:
+    def _number(
+        self,
+        tensor: Tensor,
+        *,
+        is_older: bool = False,
+        is_cast: bool = False,
+        cast_of: CastOf | None = None,
+    ) -> int:
         storage = tensor.untyped_storage()
         key = storage._cdata
         known = self._live.get(key)
@@ -127,6 +134,7 @@ class Watch(TorchDispatchMode):
             is_cast=is_cast,
             is_widened=self.emulates and tensor.dtype is torch.float32 and _in_emulated_product(),
             is_older=is_older,
+            cast_of=cast_of,
         )
         number = self.tape.allocate(allocation, storage.nbytes())
         self._live[key] = (number, weakref.ref(storage, lambda _: self._release(key, number)))
@@ -204,6 +212,14 @@ def _narrows(before: Tensor, after: Any) -> bool:
         and after.dtype.itemsize <= 2
         and after.dtype.itemsize < before.dtype.itemsize
     )
+
+
+def _cast_of(source: Tensor, numbers: list[int]) -> CastOf | None:
+    """None where the source has no single storage of its own, or its version is not tracked."""
+    if source.layout is not torch.strided or not numbers or source.is_inference():
+        return None
+    offset = int(source.storage_offset())
+    return CastOf(numbers[0], source._version, offset, tuple(source.shape), source.stride())
 
 
 def _in_emulated_product() -> bool:

@@ -1,0 +1,110 @@
+"""`floatscope memory reconcile`: from formula to measurement, and from recipe to recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from floatscope.cli.memory_show import closing
+from floatscope.cli.memory_tables import bullets, cut, differences, table, terms_table, titled
+from floatscope.lab.memory.witnesses import acceptance
+from floatscope.memory.ledger import Ledger
+from floatscope.memory.reconcile import between
+from floatscope.memory.units import mib
+
+if TYPE_CHECKING:
+    from floatscope.lab.memory.neighbors import Neighbors
+    from floatscope.lab.memory.target import Target
+    from floatscope.lab.memory.witnesses import Arm
+
+
+def reconciled(target: Target, arms: Sequence[Arm]) -> dict[str, Any]:
+    """Terms of every recipe and between neighbors, as plain values; sizes in bytes."""
+    return {
+        "model": target.spec.model,
+        "shape": target.shape,
+        "arms": [
+            {
+                "recipe": arm.recipe,
+                "terms": _ledger(arm.terms),
+                "unexplained_bytes": arm.unexplained,
+                "trace_minus_meter": (_traced_differently(arm) or Ledger()).to_dict(),
+                "differences": differences(arm),
+            }
+            for arm in arms
+        ],
+        "between": [
+            {"from": one.recipe, "to": other.recipe, "terms": _ledger(_between(target, one, other))}
+            for one, other in pairwise(arms)
+        ],
+    }
+
+
+def _ledger(ledger: Ledger | None) -> dict[str, Any] | None:
+    return ledger.to_dict() if ledger is not None else None
+
+
+def _between(target: Target, one: Arm, other: Arm) -> Ledger | None:
+    """By terms where there is a closed form; else by category of what was measured."""
+    if target.numbers is not None and one.terms is not None and other.terms is not None:
+        return between(target.numbers, one.recipe, other.recipe)
+    if one.best is None or other.best is None:
+        return None
+    return (other.best.saved - one.best.saved).project()
+
+
+def _traced_differently(arm: Arm) -> Ledger | None:
+    """Saved rows by which the trace differs from the meter, module by module."""
+    if arm.traced is None or arm.measured is None:
+        return None
+    names = ("module", "operation", "dtype")
+    return arm.traced.saved.project(*names) - arm.measured.saved.project(*names)
+
+
+def reconciled_table(target: Target, arms: Sequence[Arm], seen: Sequence[Neighbors]) -> Group:
+    """The same for the terminal."""
+    parts: list[RenderableType] = []
+    for arm in arms:
+        parts += _arm(target, arm)
+    for one, other in pairwise(arms):
+        terms = _between(target, one, other)
+        if terms is not None and target.numbers is not None:
+            title = f"Saved, from {one.recipe} to {other.recipe}, MiB:"
+            parts += [terms_table(terms, title), Text("")]
+        elif terms is not None:
+            parts += [_categories(terms, f"Saved, {other.recipe} minus {one.recipe}"), Text("")]
+    lines = list(closing(target, arms))
+    if any(not one.alone for one in seen):
+        lines.append("Others used the machine meanwhile. Bytes do not depend on it.")
+    return Group(*parts, bullets(lines))
+
+
+def _arm(target: Target, arm: Arm) -> list[RenderableType]:
+    assert arm.best is not None
+    parts: list[RenderableType] = []
+    name = f"{target.spec.model}, {arm.recipe} ({arm.best.backend})"
+    if arm.terms is not None:
+        title = f"{name}: saved, from the standard block's formula to the meter, MiB:"
+        parts.append(terms_table(arm.terms, title))
+    else:
+        parts.append(_categories(arm.best.saved, f"{name}: saved"))
+    lines = [*differences(arm), *(f"{a.what}: {a.says}." for a in acceptance(arm, target))]
+    lines += [
+        f"trace minus meter, {cut(row.module or 'the model', 40)} {row.operation} {row.dtype}: "
+        f"{row.bytes:+,} bytes saved."
+        for row in _traced_differently(arm) or ()
+    ]
+    lines += [*arm.notes, *arm.best.notes]
+    return [*parts, bullets(lines), Text("")]
+
+
+def _categories(ledger: Ledger, title: str) -> Any:
+    made = table("category", "bytes", "MiB")
+    for category, size in ledger.by_category().items():
+        made.add_row(str(category), f"{size:,}", mib(size))
+    made.add_row("total", f"{ledger.total:,}", mib(ledger.total))
+    return titled(title, made)

@@ -1,0 +1,79 @@
+"""What `floatscope memory trace` and `measure` print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from floatscope.cli.memory_advice import advice_parts
+from floatscope.cli.memory_tables import (
+    SIXTEEN,
+    WORDS,
+    arm_table,
+    bullets,
+    device_table,
+    differences,
+)
+from floatscope.lab.memory.optimizers import OPTIMIZERS, keeps_fp32
+from floatscope.lab.memory.witnesses import acceptance
+from floatscope.memory.units import mib
+
+if TYPE_CHECKING:
+    from floatscope.lab.memory.neighbors import Neighbors
+    from floatscope.lab.memory.target import Target
+    from floatscope.lab.memory.witnesses import Arm
+
+
+def shown(
+    target: Target,
+    arms: Sequence[Arm],
+    seen: Sequence[Neighbors],
+    said: Sequence[str],
+    advice: dict[str, Any],
+) -> Group:
+    """Tables, waterfalls and words of all recipes."""
+    parts: list[RenderableType] = []
+    for index, arm in enumerate(arms):
+        assert arm.best is not None
+        title = f"{target.spec.model}, {arm.recipe} ({arm.best.backend}), MiB"
+        parts += [arm_table(arm, title), Text("")]
+        if arm.device:
+            parts += [device_table(arm.device), Text("")]
+        parts += advice_parts(advice.get(arm.recipe))
+        lines = [*differences(arm), *(f"{a.what}: {a.says}." for a in acceptance(arm, target))]
+        if arm.peak_rss_bytes:
+            lines.append(
+                f"Resident set of the measuring process: {mib(arm.peak_rss_bytes)} MiB at most, "
+                "interpreter and libraries included: a bound, not an account."
+            )
+        if index < len(seen):
+            lines.append(_company(seen[index]))
+        parts += [bullets(lines), Text("")]
+    return Group(*parts, bullets([*said, *target.notes, *closing(target, arms)]))
+
+
+def closing(target: Target, arms: Sequence[Arm]) -> Iterator[str]:
+    """The words under every table."""
+    yield WORDS
+    is_adam = OPTIMIZERS[target.spec.optimizer][0] in ("AdamW", "Adam")
+    if is_adam and any(keeps_fp32(arm.recipe) for arm in arms):
+        yield SIXTEEN
+    if any(arm.best is not None and arm.best.backend == "emulated" for arm in arms):
+        yield (
+            "Emulated: 16-bit products are computed in fp32. What is saved is what a device with "
+            "16-bit units saves; peaks may hold the emulation's fp32 copies, a row of their own."
+        )
+    yield (
+        "After the first step activations are gone; a device whose allocator keeps freed blocks "
+        "still shows them as reserved, and its peak counters until they are reset."
+    )
+
+
+def _company(one: Neighbors) -> str:
+    if one.alone:
+        return f"Alone on this machine when it began; load {one.load:.2f}."
+    others = ", ".join((*one.busy, *one.on_device))
+    return f"Not alone when it began: {others}; load {one.load:.2f}. Bytes do not depend on it."

@@ -1,0 +1,154 @@
+"""`floatscope memory theory`: what can be said of a model's memory without running it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from floatscope.cli.memory_tables import SIXTEEN, bullets, cut, paragraph, table, titled, waterfall
+from floatscope.errors import LedgerError
+from floatscope.lab.memory.optimizers import COVERED, keeps_fp32, policy_of
+from floatscope.lab.memory.target import Target
+from floatscope.lab.memory.witnesses import STATES, formula_of, has_closed_form, trace_of
+from floatscope.memory import closed_form
+from floatscope.memory.formula import RECOMPUTE, activations, around_the_blocks
+from floatscope.memory.ledger import Category, Ledger, Row, Stage
+from floatscope.memory.states import policy as policy_called
+from floatscope.memory.states import states
+from floatscope.memory.units import mib
+from floatscope.recipes import recipe as recipe_called
+
+
+def theory_of(target: Target, recipe: str) -> dict[str, Any]:
+    """What formulas say of a model under a recipe, as plain values; sizes in bytes.
+
+    Where no formula knows what the optimizer keeps, its rows come from a trace and say so.
+
+    Raises:
+        LedgerError: the model cannot be made or traced without values.
+    """
+    sizes = target.parameter_sizes()
+    held = policy_of(target.spec.optimizer, recipe)
+    if held is not None:
+        kept = states(held, sum(sizes))
+        note = f"Bookkeeping: {held.source}{f'; {held.note}' if held.note else ''}."
+    else:
+        kept, note = _traced_states(target, recipe)
+    saved = None
+    if target.numbers is not None and has_closed_form(target, recipe):
+        saved = closed_form.saved(target.numbers, recipe)
+    return {
+        "recipe": recipe,
+        "parameters": sum(sizes),
+        "parameter_tensors": len(sizes),
+        "states": kept.to_dict(),
+        "states_note": note,
+        "standard_block": _standard(target, recipe),
+        "closed_form": saved.to_dict() if saved is not None else None,
+        "stages": {
+            str(stage): {"live": live.total, "peak": peak.total if peak is not None else None}
+            for stage, (live, peak) in formula_of(target, recipe).items()
+        },
+    }
+
+
+def _traced_states(target: Target, recipe: str) -> tuple[Ledger, str]:
+    name = target.spec.optimizer
+    try:
+        traced = trace_of(target, recipe, "native")[Stage.OPTIMIZER].live
+    except LedgerError:
+        known = states(policy_called("one-moment"), sum(target.parameter_sizes()))
+        note = (
+            f"No formula knows what {name} keeps under {recipe}, nor can it be traced: it is left "
+            "out; measure."
+        )
+        return known - known.where(category=str(Category.FIRST_MOMENT)), note
+    categories = [str(c) for c in (*STATES, Category.OPTIMIZER)]
+    rows = (
+        Row(term=str(category), category=category, bytes=size, reason="traced")
+        for category, size in traced.where(category=categories).by_category().items()
+    )
+    return Ledger(rows), f"No formula knows what {name} keeps under {recipe}: its rows are traced."
+
+
+def _standard(target: Target, recipe: str) -> dict[str, int] | None:
+    """The standard block's activations by kind of recomputation, 16-bit; doubled in fp32."""
+    if target.standard is None:
+        return None
+    each = closed_form.SIZES.get(recipe_called(recipe).products, 4)
+    found = {kind: activations(target.standard, None, kind, element_bytes=each).total
+             for kind in RECOMPUTE}  # type: ignore[arg-type]  # fmt: skip
+    return {**found, "around the blocks, 16-bit": around_the_blocks(target.standard).total}
+
+
+def theory_table(target: Target, found: list[dict[str, Any]]) -> Group:
+    """Everything that `theory_of` found, for the terminal."""
+    parts: list[RenderableType] = []
+    for arm in found:
+        parts += _arm(target, arm)
+    words = [f"States are of {target.spec.optimizer}."]
+    if any(keeps_fp32(arm["recipe"]) for arm in found):
+        words.insert(0, SIXTEEN)
+    words += dict.fromkeys(arm["states_note"] for arm in found if arm["states_note"])
+    if target.standard is not None:
+        words.append(
+            "The standard block (Korthikanti et al. 2022, arXiv 2205.05198) has LayerNorm, GELU "
+            "four times as wide and three dropouts. It is set beside the model, not taken for it."
+        )
+    if target.numbers is None:
+        words.append(
+            "This model's own activations have no formula here: `floatscope memory trace` accounts "
+            "for every byte without allocating one."
+        )
+    return Group(*parts, bullets(words))
+
+
+def _arm(target: Target, arm: dict[str, Any]) -> list[RenderableType]:
+    kept = Ledger.from_dict(arm["states"])
+    number, tensors = arm["parameters"], arm["parameter_tensors"]
+    title = f"{target.spec.model}, {arm['recipe']}: {number:,} parameters in {tensors} tensors"
+    made = table("states", "bytes", "MiB", "bytes a\nparameter")
+    for name, size, mebibytes in kept.table("term"):
+        each = int(size.replace(",", "")) / number
+        made.add_row(name, size, mebibytes, f"{each:.3g}")
+    parts: list[RenderableType] = [titled(title, made), Text("")]
+    if arm["standard_block"] is not None:
+        standard = table("", "bytes", "MiB")
+        for name, size in arm["standard_block"].items():
+            recompute = name if "blocks" in name else f"recomputation: {name}"
+            standard.add_row(recompute, f"{size:,}", mib(size))
+        name = "Saved activations by the standard block's formula"
+        parts += [titled(name, standard), Text("")]
+    if arm["closed_form"] is not None:
+        saved = Ledger.from_dict(arm["closed_form"])
+        title = "Saved activations by the exact closed form of this model, MiB:"
+        steps = [(cut(label, 34), change, running) for label, change, running in _by_term(saved)]
+        parts += [waterfall(steps, title), Text("")]
+    if arm["stages"]:
+        stages = table("stage", "live", "peak")
+        for stage, sizes in arm["stages"].items():
+            peak = "–" if sizes["peak"] is None else mib(sizes["peak"])
+            stages.add_row(stage, mib(sizes["live"]), peak)
+        parts += [titled("Stages by the closed form, MiB", stages), Text("")]
+    if not arm["stages"] and target.numbers is not None:
+        parts.append(
+            paragraph(
+                "A closed form covers "
+                f"{', '.join(COVERED)} and stages with adamw; trace or measure others."
+            )
+        )
+    return parts
+
+
+def _by_term(saved: Ledger) -> list[tuple[str, int, int]]:
+    """Terms in descending order of size; those below 1 % together."""
+    sizes = {term[0]: part.total for term, part in saved.group("term").items()}
+    large = {t: s for t, s in sizes.items() if 100 * s >= saved.total}
+    steps, running = [], 0
+    for term, size in sorted(large.items(), key=lambda item: -item[1]):
+        running += size
+        steps.append((term, size, running))
+    rest = saved.total - running
+    return [*steps, ("others", rest, saved.total)] if rest else steps
