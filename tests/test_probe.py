@@ -349,3 +349,78 @@ def test_batches_of_every_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for name in ("by_keyword", "by_position", "alone", "with_loss"):
         state = subject_of_factory(f"mine:{name}").states[0]
         assert loss_in(state.loss_of(state.model)).requires_grad
+
+
+def test_only_numbers_that_fp32_has_are_missed() -> None:
+    """Elements that are zero in fp32 and NaN in 16 bits are not counted: shares stay below 1."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), torch.randn(4, 8)
+    x[:, 0] = 0
+    state = State("as given", model, lambda m: m(x).square().mean())
+    found = probe(Subject("x", (state,)), exponents=(30,), backend="emulated").states[0]
+    [total] = [t for t in totals(found.backward) if t.format == "fp16"]
+    assert 0 < total.infinities + total.nans <= total.of
+
+
+def test_an_overflow_in_the_forward_pass_is_said() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1)), torch.full((4, 8), 1e6)
+    state = State("as given", model, lambda m: m(x).mean())
+    found = probe(Subject("x", (state,)), backend="emulated").states[0]
+    text = " ".join(answers(found))
+    assert (
+        "100.0 % are infinite or NaN (the loss is not finite: the forward pass overflowed" in text
+    )
+    assert "they differ most" not in text
+
+
+def test_what_chooses_its_own_autocast_is_noticed() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Linear(8, 8), torch.randn(4, 8)
+
+    def loss_of(m: nn.Module) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return m(x).square().mean()
+
+    state = State("as given", model, loss_of)
+    found = probe(Subject("x", (state,)), exponents=(0,), backend="emulated").states[0]
+    assert "At scale 1 nothing ran in fp16" in " ".join(answers(found))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_models_that_are_not_fp32_are_refused(dtype: torch.dtype) -> None:
+    model = nn.Linear(4, 1).to(dtype)
+    state = State("as given", model, lambda m: m(torch.ones(2, 4, dtype=dtype)).sum())
+    with pytest.raises(StudyError, match=f"the parameter weight is {dtype}"):
+        probe(Subject("x", (state,)))
+
+
+def test_recipes_that_do_more_than_16_bit_products_are_refused() -> None:
+    with pytest.raises(StudyError, match="fp8-current does more than that"):
+        probe(subject(), recipes=["fp8-current"])
+
+
+def test_what_the_users_code_raises_is_one_error() -> None:
+    def loss_of(m: nn.Module) -> Tensor:
+        raise RuntimeError("shapes do not fit")
+
+    with pytest.raises(StudyError, match="in fp32 at scale 2.0 raised RuntimeError: shapes do not"):
+        probe(Subject("x", (State("as given", Mlp(), loss_of),)))
+
+
+@pytest.mark.slow
+def test_scales_of_any_kind_are_shown_and_prints_do_not_disturb_json(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FACTORIES + "print('loading')\n")
+    args = [sys.executable, "-m", "floatscope.cli.main", "probe", "--model", "mine.py:alone"]
+    done = subprocess.run(
+        [*args, "--scales=-5,3", "--json"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    state = json.loads(done.stdout)["states"][0]
+    assert {p["exponent"] for p in state["predictions"]} == {-5, *range(25)}
+    shown = subprocess.run([*args, "--scales=-5,3"], capture_output=True, text=True, cwd=tmp_path)
+    assert "fp16    2^-5" in shown.stdout
+    (tmp_path / "file").write_text("")
+    refused = subprocess.run([*args, "--out", "file"], capture_output=True, text=True, cwd=tmp_path)
+    assert refused.returncode == 1
+    assert refused.stderr.splitlines()[-1].startswith("error: ")

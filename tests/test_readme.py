@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,7 +40,7 @@ def test_study_file() -> None:
 
 
 def test_python_example() -> None:
-    code, _, _ = blocks(ENGLISH, "python")
+    code, *_ = blocks(ENGLISH, "python")
     model = torch.nn.Linear(4, 2)
     names = {
         "model": model,
@@ -53,8 +54,16 @@ def test_python_example() -> None:
     assert not torch.equal(before, model.weight)
 
 
+def test_model_example() -> None:
+    _, code, *_ = blocks(ENGLISH, "python")
+    names: dict[str, Any] = {}
+    exec(code, names)
+    model, loss_of = names["make"]()
+    assert loss_of(model).requires_grad
+
+
 def test_spectrum_example(capsys: pytest.CaptureFixture[str]) -> None:
-    first, code, _ = blocks(ENGLISH, "python")
+    first, _, code, _ = blocks(ENGLISH, "python")
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 2)
     names: dict[str, object] = {
@@ -74,7 +83,7 @@ def test_spectrum_example(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_rounding_example(capsys: pytest.CaptureFixture[str]) -> None:
-    _, _, code = blocks(ENGLISH, "python")
+    *_, code = blocks(ENGLISH, "python")
     names: dict[str, object] = {"x": torch.tensor([[500.0, 1e-5, 0.1, 1.0]])}
     exec(code, names)
     printed = capsys.readouterr().out

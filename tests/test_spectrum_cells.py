@@ -306,3 +306,17 @@ def test_what_has_no_spectrum_is_refused() -> None:
     for x, message in cases:
         with pytest.raises(FormatError, match=message):
             Spectrum.of(x)
+
+
+def test_formats_may_be_dtypes_and_spectra_sum() -> None:
+    a, b = torch.randn(100), torch.randn(50) * 2.0**-20
+    spectrum = sum([Spectrum.of(a), Spectrum.of(b)])
+    assert spectrum == Spectrum.of(torch.cat((a, b)))
+    assert isinstance(spectrum, Spectrum)
+    assert spectrum.underflow(torch.float16) == spectrum.underflow("fp16")
+    for wrong in (None, 3, "fp17"):
+        with pytest.raises(FormatError, match="unknown format"):
+            spectrum.underflow(wrong)  # type: ignore[arg-type]
+    for scale in (None, "8", 2**2000, 3, 0, float("nan")):
+        with pytest.raises(FormatError, match="is none"):
+            spectrum.underflow("fp16", scale)  # type: ignore[arg-type]

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import click
 
 
 @click.command()
-@click.argument("run", required=False, type=Path, help="A finished run's folder, or its study's.")
+@click.argument(
+    "run",
+    required=False,
+    type=Path,
+    help="A finished run's folder, or a study's: its first fp32 run.",
+)
 @click.option(
     "--model", help="A model of yours: package.module:function or file.py:function (see README)."
 )
@@ -42,7 +49,7 @@ def probe(
     from floatscope.cli.probe_table import probe_table
     from floatscope.errors import StudyError
     from floatscope.lab.probe.answers import summary
-    from floatscope.lab.probe.keep import keep
+    from floatscope.lab.probe.keep import check_writable, keep
     from floatscope.lab.probe.run import probe as probe_subject
     from floatscope.lab.probe.subject import subject_of_factory, subject_of_run
     from floatscope.lab.study.progress import Display
@@ -52,10 +59,13 @@ def probe(
     exponents = _exponents(scales)
     with (
         interruptible("interrupted; nothing was written"),
+        redirect_stdout(sys.stderr),  # what the user's own code prints
         Display(None if as_json else errors) as display,
     ):
         with display.task("reading the run" if run else "making the model"):
             subject = subject_of_run(run, text) if run else subject_of_factory(str(model))
+        folder = out or (subject.folder / "probe" if subject.folder else Path("probe"))
+        check_writable(folder)
         found = probe_subject(
             subject,
             recipes=[name.strip() for name in recipes.split(",") if name.strip()],
@@ -63,12 +73,11 @@ def probe(
             backend=backend,
             announce=display.task,
         )
-        folder = out or (subject.folder / "probe" if subject.folder else Path("probe"))
-        keep(found, folder)
     if as_json:
         print_json(summary(found))
-        return
-    output.print(probe_table(found), width=max(80, output.width))
+    else:
+        output.print(probe_table(found), width=max(80, output.width))
+    keep(found, folder)
     errors.print(f"records in {folder}", highlight=False)
 
 

@@ -75,7 +75,8 @@ def _formats(state: StateProbe) -> Table:
         "zero\nreally", "inf, NaN\nreally", "median\nerror",
     )  # fmt: skip
     real = {(t.format, t.exponent): t for t in totals(state.backward)}
-    shown = {*SHOWN_SCALES, *(exponent for _, exponent in real)}
+    ran_at = {exponent for _, exponent in real}
+    shown = ran_at or SHOWN_SCALES
     for row in state.predictions:
         if row.exponent not in shown:
             continue

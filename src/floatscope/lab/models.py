@@ -45,7 +45,7 @@ def factory_called(name: str) -> Factory:
     def make() -> tuple[nn.Module, Any]:
         try:
             made: Any = factory()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise StudyError(
                 f"{name}: the function raised {type(error).__name__}: {error}"
             ) from error
@@ -106,7 +106,7 @@ def _module(where: str, name: str) -> Any:
             return importlib.import_module(where)
         finally:
             sys.path.remove(str(Path.cwd()))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise StudyError(
             f"{name}: {where} cannot be imported: {type(error).__name__}: {error}"
         ) from error

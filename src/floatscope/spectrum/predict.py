@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from floatscope.errors import FormatError
-from floatscope.formats import BlockFormat, FloatFormat, Format
+from floatscope.formats import BlockFormat, FloatFormat, Format, IntFormat
 from floatscope.formats import format as format_called
 from floatscope.spectrum.cells import STRIDE, edges_of
 from floatscope.spectrum.tally import SIGNIFICAND_BITS
@@ -83,12 +83,13 @@ class ScaleWindow:
 
 
 def float_format(form: Format | str) -> FloatFormat:
-    """The float format of that name.
+    """The float format of that name; of Torch's dtypes too.
 
     Raises:
         FormatError: unknown, or not a float format.
     """
-    form = format_called(form) if isinstance(form, str) else form
+    if not isinstance(form, (FloatFormat, IntFormat, BlockFormat)):
+        form = format_called(str(form).removeprefix("torch."))
     if isinstance(form, FloatFormat):
         return form
     what = (
@@ -110,7 +111,7 @@ def exponent_of(scale: float) -> int:
     """
     try:
         mantissa, exponent = math.frexp(scale)
-    except OverflowError:  # a whole number beyond fp64
+    except (OverflowError, TypeError):  # a whole number beyond fp64; no number
         mantissa, exponent = 0.0, 0
     if mantissa != 0.5:
         raise FormatError(

@@ -142,6 +142,10 @@ class Spectrum:
             finest=min((f for f in (self.finest, other.finest) if f is not None), default=None),
         )
 
+    def __radd__(self, other: object) -> Spectrum:
+        """What the built-in `sum` begins with, 0, is nothing."""
+        return self if other == 0 else NotImplemented
+
     def scaled(self, exponent: int) -> Spectrum:
         """The spectrum of 2^exponent * x, were its exponents unlimited.
 

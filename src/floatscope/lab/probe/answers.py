@@ -50,7 +50,7 @@ def largest_differences(
 ) -> list[Backward]:
     """Where the share of zeros differs most from the prediction, largest first; none equal."""
     chosen = [r for r in rows if (r.format, r.exponent) == (form, exponent) and r.of]
-    differing = [r for r in chosen if r.zeros != r.predicted]
+    differing = [r for r in chosen if r.zeros != r.predicted and not (r.infinities or r.nans)]
     return sorted(differing, key=lambda r: -abs(r.zeros - r.predicted) / r.of)[:num]
 
 
@@ -87,7 +87,7 @@ def _lost(total: Spectrum) -> str:
     beyond = f"; {percent(over.fraction)} overflow" if over.count else ""
     return (
         f"Unscaled, {percent(below.fraction)} of the non-zero gradient elements lie below 2^-24, "
-        f"fp16's smallest value, and {percent(zero[0].fraction)} round to zero. Times 65 536 "
+        f"fp16's smallest value, and {percent(zero[0].fraction)} round to zero. Times 65 536, "
         f"{percent(scaled.fraction)} lie below, and {percent(zero[1].fraction)} round to "
         f"zero{beyond}."
     )
@@ -108,10 +108,10 @@ def _span(total: Spectrum, form: FloatFormat) -> str:
         else f"No scale keeps all but 0.1 % in fp16: {window.why}."
     )
     return (
-        f"The non-zero values span {len(octaves)} octaves, from 2^{octaves[0]} to "
+        f"The non-zero values span {_octaves(len(octaves))}, from 2^{octaves[0]} to "
         f"2^{octaves[-1] + 1}: {wider} fp16's {form.num_octaves}; 99.9 % of them lie within "
-        f"{len(middle)}. {fits} bf16's range holds {'all' if inside else 'not all'} of them "
-        "unscaled."
+        f"{_octaves(len(middle))}. {fits} {'All' if inside else 'Not all'} of them lie within "
+        "bf16's range unscaled."
     )
 
 
@@ -121,9 +121,16 @@ def _reality(state: StateProbe) -> list[str]:
         if total.format != "fp16" or total.exponent not in (0, SCALED):
             continue
         paper, real = total.predicted / total.of, total.zeros / total.of
+        rows = [r for r in state.backward if (r.format, r.exponent) == ("fp16", total.exponent)]
+        if all(row.error == 0 for row in rows):
+            found.append(
+                f"At scale {scale_text(total.exponent)} nothing ran in fp16: every gradient is "
+                "that of fp32 to the bit. Does the loss function choose its own autocast?"
+            )
+            continue
         text = (
             f"Really run in fp16 at scale {scale_text(total.exponent)}, {percent(real)} are zero "
-            f"where the paper says {percent(paper)}"
+            f"where the paper says {percent(paper)}{_not_numbers(state, total)}"
         )
         worst = largest_differences(state.backward, "fp16", total.exponent, 1)
         if worst:
@@ -136,6 +143,17 @@ def _reality(state: StateProbe) -> list[str]:
     return found
 
 
+def _not_numbers(state: StateProbe, total: Total) -> str:
+    broken = total.infinities + total.nans
+    if not broken:
+        return ""
+    text = f", and {percent(broken / total.of)} are infinite or NaN"
+    key = (total.format, total.exponent)
+    if any((p.format, p.exponent) == key and not math.isfinite(p.loss) for p in state.passes):
+        text += " (the loss is not finite: the forward pass overflowed, which no scale cures)"
+    return text
+
+
 def _on_the_way(state: StateProbe, exponent: int) -> str:
     """The activation gradients that were lost before any weight gradient was formed."""
     rows = [r for r in state.on_the_way if (r.format, r.exponent) == ("fp16", exponent) and r.of]
@@ -143,7 +161,7 @@ def _on_the_way(state: StateProbe, exponent: int) -> str:
         return ""
     worst = max(rows, key=lambda r: r.zeros / r.of)
     if not worst.zeros:
-        return " On the way there no module's gradient has a zero."
+        return f" None of the {len(rows)} gradients of module outputs that were seen has a zero."
     what = f"{worst.name}'s output" if worst.name else "the model's output"
     lost = percent(worst.zeros / worst.of)
     return f" On the way there, {lost} of the elements of the gradient of {what} are zero."
@@ -205,10 +223,16 @@ def percent(share: float) -> str:
         return "NaN"
     if share == 0:
         return "0 %"
+    if math.isinf(share):
+        return "inf"
     value = 100 * share
     if value < 1e-4:
         return f"{value:.0e} %"
     return f"{value:.2g} %" if value < 1 else f"{value:.1f} %"
+
+
+def _octaves(number: int) -> str:
+    return f"{number} octave{'' if number == 1 else 's'}"
 
 
 def scale_text(exponent: int) -> str:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from floatscope.errors import FloatscopeError, SpectrumError, StudyError
 from floatscope.lab.probe.subject import State, loss_in
 from floatscope.recipes import Recipe
 from floatscope.recipes.compute import compute
-from floatscope.spectrum.capture.capture import capture
+from floatscope.spectrum.capture.capture import Capture, capture
 from floatscope.spectrum.spectrum import Spectrum
 
 SEED = 0
@@ -39,18 +40,42 @@ def run(state: State, recipe: Recipe, exponent: int = 0, backend: str = "auto") 
         RecipeError: the recipe cannot be computed on this model.
     """
     model = state.model
-    with _unchanged(model), capture(model, roles=("activation_gradient",)) as seen:
-        with compute(recipe, model, backend):
-            loss = loss_in(state.loss_of(model))
-        (loss.float() * 2.0**exponent).backward()
+    with _unchanged(model), _watched(model) as seen:
+        try:
+            with compute(recipe, model, backend):
+                loss = loss_in(state.loss_of(model))
+            (loss.float() * 2.0**exponent).backward()
+        except FloatscopeError:
+            raise
+        except Exception as error:
+            raise StudyError(
+                f"{state.name}: the pass in {recipe.products} at scale 2^{exponent} raised "
+                f"{type(error).__name__}: {error}. If only some formats fail, name others with "
+                "--recipe, or --backend emulated."
+            ) from error
         gradients = {
             name: p.grad.detach() for name, p in model.named_parameters() if p.grad is not None
         }
     on_the_way: dict[str, Spectrum] = {}
-    for record in seen.records:
+    for record in seen.records if seen is not None else ():
         held = on_the_way.get(record.module, Spectrum.empty())
         on_the_way[record.module] = held + record.spectrum
     return Pass(loss=loss.item(), gradients=gradients, on_the_way=on_the_way)
+
+
+@contextmanager
+def _watched(model: nn.Module) -> Iterator[Capture | None]:
+    """A capture of the gradients on the way; None if no module has an output to watch."""
+    try:
+        watched = capture(model, roles=("activation_gradient",))
+        seen = watched.__enter__()
+    except SpectrumError:
+        yield None
+        return
+    try:
+        yield seen
+    finally:
+        watched.__exit__(None, None, None)
 
 
 @contextmanager

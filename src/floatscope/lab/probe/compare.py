@@ -34,8 +34,8 @@ def of_parameters(
                 exponent=exponent,
                 zeros=int(((given == 0) & is_there).sum()),
                 subnormals=measured.below(form.emin).count,
-                infinities=measured.positive_infinities + measured.negative_infinities,
-                nans=measured.nans,
+                infinities=int((given.isinf() & is_there).sum()),
+                nans=int((given.isnan() & is_there).sum()),
                 of=int(is_there.sum()),
                 predicted=spectra[name].underflow(form, 2.0**exponent).count,
                 error=error,
@@ -79,6 +79,6 @@ def _errors(given: Tensor, exact: Tensor, is_there: Tensor, exponent: int) -> tu
     difference = (given.double() * 2.0**-exponent - exact).abs()
     norm = exact.norm().item()
     whole = difference.norm().item() / norm if norm else math.nan
-    relative = (difference / exact.abs())[is_there]
+    relative = (difference / exact.abs())[is_there].nan_to_num(nan=math.inf, posinf=math.inf)
     median = relative.median().item() if relative.numel() else math.nan
     return whole, median

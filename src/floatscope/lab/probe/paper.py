@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from torch import Tensor
 
@@ -17,11 +17,11 @@ BLOCK_FORMATS = ("fp8-tensor", "fp8-1x128", "mxfp8-e4m3", "mxfp8-e5m2", "mxfp6-e
                  "nvfp4")  # fmt: skip
 
 
-def predictions(total: Spectrum) -> list[Prediction]:
-    """Every float format at every scale, for the whole gradient."""
+def predictions(total: Spectrum, exponents: Iterable[int] = ()) -> list[Prediction]:
+    """Every float format at every scale, and at 2^k for more k, for the whole gradient."""
     found: list[Prediction] = []
     for name in FLOAT_FORMATS:
-        sweep = total.sweep(name, EXPONENTS)
+        sweep = total.sweep(name, sorted({*EXPONENTS, *exponents}))
         columns = (sweep.exponents, sweep.underflow, sweep.subnormal, sweep.overflow)
         for exponent, underflow, subnormal, overflow in zip(*columns, strict=True):
             found.append(

@@ -60,6 +60,7 @@ class Backward:
     subnormals: int
     """Elements that are subnormal in the format, as scaled."""
     infinities: int
+    """Of `of`, as are NaNs."""
     nans: int
     of: int
     """Elements that are non-zero in fp32; of module outputs, all elements."""
@@ -68,7 +69,8 @@ class Backward:
     error: float
     """2-norm of the unscaled difference by the 2-norm in fp32; NaN for module outputs."""
     median_error: float
-    """Median over elements non-zero in fp32 of |difference| / |value|; NaN for module outputs."""
+    """Median over elements non-zero in fp32 of |difference| / |value|, which is infinite where the
+    pass gave no number; NaN for module outputs."""
 
 
 @dataclass(frozen=True, kw_only=True)

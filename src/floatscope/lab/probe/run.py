@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+import torch
+
 from floatscope.errors import StudyError
 from floatscope.lab.probe import backward, compare, paper
 from floatscope.lab.probe.backward import Pass
@@ -14,6 +16,7 @@ from floatscope.lab.run.environment import environment
 from floatscope.recipes import Recipe, recipe
 from floatscope.recipes.backend import choose_backend
 from floatscope.recipes.compute import device_of
+from floatscope.recipes.formats_of import Stored
 from floatscope.spectrum.predict import float_format
 from floatscope.spectrum.spectrum import Spectrum
 
@@ -47,6 +50,12 @@ def probe(
             in fp32 already.
     """
     chosen = {r.products: r for r in map(recipe, recipes) if r.products != "fp32"}
+    for other in chosen.values():
+        if other.operands is not None or other.stored != Stored():
+            raise StudyError(
+                f"the probe runs products in 16 bits, and {other.name} does more than that. Name "
+                "fp16-mixed or bf16-mixed with --recipe."
+            )
     if not chosen:
         raise StudyError(
             f"the probe compares 16-bit products with fp32, and {', '.join(recipes) or 'nothing'} "
@@ -75,6 +84,12 @@ def _probe_state(
     trained = [name for name, p in state.model.named_parameters() if p.requires_grad]
     if not trained:
         raise StudyError("there is no gradient to probe: no parameter requires one.")
+    for name, parameter in state.model.named_parameters():
+        if parameter.requires_grad and parameter.dtype is not torch.float32:
+            raise StudyError(
+                f"the parameter {name} is {parameter.dtype}, and the probe compares with fp32. "
+                "Convert the model with model.float()."
+            )
     with announce(f"{state.name}: fp32"):
         reference = backward.run(state, recipe("fp32"))
         spectra = {name: Spectrum.of(g) for name, g in reference.gradients.items()}
@@ -98,7 +113,7 @@ def _probe_state(
         loss=reference.loss,
         spectra=spectra,
         without_gradient=tuple(name for name in trained if name not in reference.gradients),
-        predictions=tuple(paper.predictions(total)),
+        predictions=tuple(paper.predictions(total, exponents)),
         measured=tuple(blocks),
         passes=tuple(passes),
         backward=tuple(parameters),

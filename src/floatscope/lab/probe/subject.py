@@ -98,9 +98,12 @@ def _run_folder(path: Path) -> Path:
         return path
     study = open_study(path)
     for run, found in study.finished():
-        if run.recipe.name == BASELINE:
+        if run.recipe.name == BASELINE and not run.ulp_rerun:
             return found.folder
-    raise StudyError(f"the study in {path} has no finished {BASELINE} run yet.")
+    raise StudyError(
+        f"the study in {path} has no finished {BASELINE} run. Name the folder of another: "
+        f"{path / 'runs'}/..."
+    )
 
 
 def _load_weights(model: nn.Module, path: Path, run_id: str) -> None:

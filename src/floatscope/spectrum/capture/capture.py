@@ -43,7 +43,7 @@ def capture(
     pattern: str | Iterable[str] = "*",
     every: int = 1,
     first_step: int = 0,
-    storage: Sequence[Format | str] = ("bf16", "fp16"),
+    storage: Format | str | Sequence[Format | str] = ("bf16", "fp16"),
 ) -> Iterator[Capture]:
     """Inside it, collect spectra of the model's weights, activations, gradients and updates.
 
@@ -122,7 +122,7 @@ class Capture:
         patterns: list[str],
         every: int,
         first_step: int,
-        storage: Sequence[Format | str],
+        storage: Format | str | Sequence[Format | str],
     ) -> None:
         everything = sites_of(model)
         _check_optimizer(optimizer, everything.parameters)
@@ -140,7 +140,7 @@ class Capture:
         self._updates = Updates(
             optimizer,
             sites.parameters if UPDATE in roles else [],
-            [float_format(form) for form in storage],
+            [float_format(form) for form in _listed(storage)],
             clock,
             self._pending,
         )
@@ -317,3 +317,7 @@ def _check_optimizer(optimizer: Any, sites: list[ParameterSite]) -> None:
             "the optimizer holds no parameter of this model. Was it made for another model, or "
             "before this one was sharded or moved?"
         )
+
+
+def _listed(storage: Format | str | Sequence[Format | str]) -> Sequence[Format | str]:
+    return storage if isinstance(storage, (list, tuple)) else [storage]  # type: ignore[list-item]
