@@ -15,7 +15,7 @@ from floatscope.formats import BlockFormat, FloatFormat, IntFormat, ScaleRule
 from floatscope.formats.values import octave_of
 from floatscope.rounding.block_layout import Layout
 from floatscope.rounding.cast import Cast
-from floatscope.rounding.grid import grid_of
+from floatscope.rounding.grid import INDEX, grid_of
 from floatscope.rounding.on_cpu import STREAM_BYTES
 from floatscope.rounding.receipt import NUM_COUNTS
 from floatscope.rounding.reference_blocks import tensor_encode, top_fraction_bits
@@ -78,8 +78,9 @@ class _Strips:
         self.rule = _RULES.index(form.rule)
         self.divides = form.rule is ScaleRule.AMAX_DIVIDE
         self.element = _facts(form.element)
-        self.plain, self.apart = plain and not self.chance, apart
         self.grid = grid_of(cast.form, cast.rules, 32)
+        self.plain = plain and not self.chance and _has_anchor(self.grid)
+        self.apart = apart
         self.key, self.spare = np.uint64(cast.key), np.uint32(cast.spare)
 
     def run(
@@ -112,25 +113,34 @@ class _Strips:
         streams = direct and width in STREAM_WIDTHS and columns % 16 == 0 and not self.divides
         streams = streams and out.nbytes >= STREAM_BYTES
 
+        given, target = (_bits(x), _bits(out)) if direct else (None, None)
+
         def strips(first: int, last: int, counts: Counts) -> None:
             start, stop = first * height * columns, min(last * height, rows) * columns
-            source = x[start:stop] if direct else x[start:stop].to(torch.float32, copy=True)
-            target = out[start:stop] if direct else source
+            if given is not None and target is not None:
+                source, result = given[start:stop], target[start:stop]
+            else:
+                source = result = _bits(x[start:stop].to(torch.float32, copy=True))
             kept = stored[first:last].reshape(-1)
-            bits = _bits(target)
-            stream = streams and bits.ctypes.data % 64 == 0
+            stream = streams and result.ctypes.data % 64 == 0
             round_strips(
-                _bits(source), bits, columns, kept, height, width, self.rule,
+                source, result, columns, kept, height, width, self.rule,
                 self.element, amax, factor, self.apart, self.plain, stream, self.chance, self.grid,
                 np.uint64(offset + start), self.key, self.spare, counts,
             )  # fmt: skip
             if not direct:
-                out[start:stop].copy_(source)
+                out[start:stop].copy_(torch.from_numpy(result.view(np.float32)))
 
         counts = spread(strips, -(-rows // height), NUM_COUNTS, per_piece)
         if scale is not None:
             scale[:] = stored[0]
         return counts
+
+
+def _has_anchor(grid: NDArray[np.uint64]) -> bool:
+    """Whether `_plain` of `numba_blocks.py` serves a format: see `_anchored` in numba_elements."""
+    drop, top, is_integer = (int(grid[INDEX[n]]) for n in ("drop", "largest", "integer"))
+    return (2 <= drop < 23 or bool(is_integer)) and (top >> 23) + drop < 255
 
 
 @cache

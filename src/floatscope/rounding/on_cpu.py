@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -36,24 +37,23 @@ def round_cpu(
     """Round contiguous `x` into contiguous `out` of the same shape, which may be `x`.
 
     Fresh memory is zeroed page by page as it is first touched, and so in the cache already. Unless
-    `is_counted`, the counts of what became zero or lost its sign may be missing.
+    `is_counted`, counts may be missing, except of what the rules raise for.
 
     Returns:
         The counts of `receipt.COUNTS`.
     """
     from floatscope.rounding.kernels.numba_elements import round_span
 
-    carrier = cast.carrier(x.dtype)
-    grid, key, spare = _constants(cast, carrier)
+    carrier, grid, key, spare, is_power = _constants(cast, x.dtype)
     x, out, first = x.reshape(-1), out.view(-1), np.uint64(offset)
-    if cast.is_e8m0_to_nearest and x.dtype == out.dtype == torch.float32:
-        return _powers(_bits(x), _bits(out), grid)
+    if is_power and x.dtype == out.dtype == torch.float32:
+        counted = is_counted or cast.can_raise
+        return _powers(_bits(x), _bits(out), grid, not is_fresh, counted)
     if carrier == x.dtype == out.dtype:
         source, target = _bits(x), _bits(out)
         if not has_zero(cast.form) and source.ctypes.data == target.ctypes.data:
             source = source.copy()
-        is_aligned = target.ctypes.data % 64 == 0
-        stream = is_aligned and not is_fresh and target.nbytes >= STREAM_BYTES
+        stream = not is_fresh and _can_stream(target)
 
         def direct(start: int, stop: int, counts: Counts) -> None:
             round_span(
@@ -73,11 +73,15 @@ def round_cpu(
     return spread(converted, x.numel(), NUM_COUNTS, SMALL_PIECE)
 
 
-def _powers(x: NDArray[Any], out: NDArray[Any], grid: NDArray[np.uint64]) -> Counts:
+def _powers(
+    x: NDArray[Any], out: NDArray[Any], grid: NDArray[np.uint64], stream: bool, counted: bool
+) -> Counts:
     from floatscope.rounding.kernels.numba_powers import round_powers
 
+    stream = stream and _can_stream(out)
+
     def piece(start: int, stop: int, counts: Counts) -> None:
-        round_powers(x, out, start, stop, grid, counts)
+        round_powers(x, out, start, stop, grid, counts, stream, counted)
 
     return spread(piece, x.size, NUM_COUNTS)
 
@@ -88,8 +92,7 @@ def encode_cpu(
     """Write the codes of contiguous `x` to contiguous `codes` of an unsigned dtype."""
     from floatscope.rounding.kernels.numba_codes import encode_span
 
-    carrier = cast.carrier(x.dtype)
-    grid, key, spare = _constants(cast, carrier)
+    carrier, grid, key, spare, _ = _constants(cast, x.dtype)
     x, target = x.reshape(-1), codes.view(-1).numpy()
 
     def piece(start: int, stop: int, counts: Counts) -> None:
@@ -101,9 +104,18 @@ def encode_cpu(
     return spread(piece, x.numel(), NUM_COUNTS, PIECE if carrier == x.dtype else SMALL_PIECE)
 
 
-def _constants(cast: Cast, carrier: torch.dtype) -> tuple[NDArray[np.uint64], np.uint64, np.uint32]:
-    width = 32 if carrier == torch.float32 else 64
-    return grid_of(cast.form, cast.rules, width), np.uint64(cast.key), np.uint32(cast.spare)
+def _can_stream(out: NDArray[Any]) -> bool:
+    return out.nbytes >= STREAM_BYTES and out.ctypes.data % 64 == 0
+
+
+@lru_cache(256)
+def _constants(
+    cast: Cast, dtype: torch.dtype
+) -> tuple[torch.dtype, NDArray[np.uint64], np.uint64, np.uint32, bool]:
+    """The carrier of inputs of `dtype`, the kernels' arguments, and whether e8m0 has its kernel."""
+    carrier = cast.carrier(dtype)
+    grid = grid_of(cast.form, cast.rules, 32 if carrier == torch.float32 else 64)
+    return carrier, grid, np.uint64(cast.key), np.uint32(cast.spare), cast.is_e8m0_to_nearest
 
 
 def _bits(x: Tensor) -> NDArray[np.unsignedinteger]:

@@ -50,6 +50,35 @@ def as_real(typing_context: Any, number: Any) -> Any:
 
 
 @intrinsic
+def truncated(typing_context: Any, value: Any) -> Any:
+    """A float without its fraction."""
+
+    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        call = builder.module.declare_intrinsic("llvm.trunc", [args[0].type])
+        return builder.call(call, args)
+
+    return value(value), generate
+
+
+def _shift(operation: str) -> Any:
+    def shift(typing_context: Any, bits: Any, count: Any) -> Any:
+        """`bits` shifted by a `count` of the same type, less than its width.
+
+        Numba's own shifts are of 64 bits, which makes a vector loop over 32 bits twice as long.
+        """
+
+        def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return getattr(builder, operation)(args[0], args[1])
+
+        return bits(bits, bits), generate
+
+    return intrinsic(shift)
+
+
+shift_left, shift_right = _shift("shl"), _shift("lshr")
+
+
+@intrinsic
 def store_past_caches(typing_context: Any, out: Any, index: Any, value: Any) -> Any:
     """out[index] = value without reading the line first.
 
@@ -110,3 +139,18 @@ def is_below(random, cut, spare):
         cut = u32(u32(cut >> spare) + u32(u32(cut >> u32(spare - u32(1))) & u32(1)))
         random = u32(random >> spare)
     return random < cut
+
+
+@njit(nogil=True, cache=True)
+def finish(r, u, a, largest, lowest, sign, zero_sign):
+    """The bits of a result from its magnitude r; whether it is beyond, became zero, lost its sign.
+
+    What lies beyond is passed on as it came, a with the sign of u.
+    """
+    T = type(r)
+    none = T(0)
+    is_beyond = r > (lowest if u >= sign else largest)
+    is_zero = r == none
+    is_lost = is_zero & (u >= sign) & (zero_sign == none)
+    bits = T((a if is_beyond else r) | T(u & (zero_sign if is_zero else sign)))
+    return bits, T(is_beyond), T(is_zero & (a != none)), T(is_lost)

@@ -29,14 +29,18 @@ from floatscope.rounding.kernels.numba_bits import (
     is_below,
     prefetch,
     random_word,
+    shift_left,
+    shift_right,
     store_past_caches,
     words,
 )
 from floatscope.rounding.kernels.numba_scales import AMAX_DIVIDE, NVFP4, scale_blocks
 from floatscope.rounding.receipt import NUM_COUNTS
 
-SEGMENT = 2048
-"""Columns of a segment, or one block if that is wider."""
+SEGMENT, LONG_SEGMENT = 2048, 4096
+"""Columns of a segment, and of one that is a single row, or one block if that is wider."""
+LINES = 64
+"""Elements between two requests for memory."""
 
 DROP, NORMAL, STEP, ONE_BY_STEP, ANCHOR = (
     INDEX[n] for n in ("drop", "normal", "step", "one_by_step", "anchor")
@@ -46,7 +50,7 @@ OVERFLOWED, INFINITE, NANS, SATURATED, BECAME_NAN, RAISED, FLUSHED, LOST_SIGN = 
 
 u32, u64, f32 = np.uint32, np.uint64, np.float32
 SIGN, MAGNITUDE, INFINITY = u32(0x8000_0000), u32(0x7FFF_FFFF), u32(0x7F80_0000)
-QUIET, NONE, ONE = u32(0x7FC0_0000), u32(0), u32(1)
+HALF, NONE, ONE = u32(0x0040_0000), u32(0), u32(1)
 FP32_MAX = f32(3.4028234663852886e38)
 
 
@@ -91,79 +95,114 @@ def amax_row(x, amax, width, room):
         amax[whole] = max(amax[whole], u32(x[i] & MAGNITUDE))
 
 
+@njit(nogil=True, cache=True, error_model="numpy")
+def limits_of(g):
+    """What `anchored_of` needs of the grid."""
+    drop = u32(u32(u32(g[DROP]) << u32(23)) | HALF)
+    largest, lowest = as_float(u32(g[LARGEST])), as_float(u32(u32(g[LOWEST]) | SIGN))
+    return drop, u32(u32(g[ANCHOR]) | HALF), largest, lowest, SIGN if g[NEGATIVE_ZERO] else NONE
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def anchored_of(t, scale, drop, anchor, largest, lowest, zero_sign):
+    """A scaled element to nearest even, and scaled back.
+
+    As in `numba_elements.py`, the processor rounds what is left after adding 1.5 * 2^drop times the
+    octave, or the format's anchor if that is more. Clipping comes first, and NaN passes it.
+    """
+    v = largest if largest < t else t
+    v = lowest if lowest > v else v
+    far = as_float(max(u32(u32(as_bits(v) & INFINITY) + drop), anchor))
+    r = u32(as_bits(f32(f32(v + far) - far)) | u32(as_bits(t) & zero_sign))
+    return as_bits(f32(as_float(r) * scale))
+
+
 def _plain(width, divide, past_caches=False):
     """Elements to nearest even, uncounted, in blocks of a width that the compiler unrolls."""
 
     @njit(nogil=True, cache=True, error_model="numpy")
-    def plain(x, out, encode, scale, g):
-        drop, normal = u32(g[DROP]), u32(g[NORMAL])
-        largest, lowest = u32(g[LARGEST]), u32(g[LOWEST])
-        half_less = u32(u32(ONE << u32(drop - ONE)) - ONE)
-        kept = u32(~u32(u32(ONE << drop) - ONE))
-        zero_sign = SIGN if g[NEGATIVE_ZERO] else NONE
-        anchor = as_float(u32(g[ANCHOR]))
+    def plain(x, out, encode, scale, ahead, g):
+        drop, anchor, largest, lowest, zero_sign = limits_of(g)
         for b in range(x.size // width):
             e, s = encode[b], scale[b]
-            if width > 1:  # memory would be idle here: fetch what is read next
-                for j in range(0, width, 16):
-                    prefetch(x, x.size + b * width + j)
+            for j in range(0, width, 16):  # fetch what is read next: the next segment
+                prefetch(x, ahead + b * width + j)
             for j in range(width):
-                value = as_float(x[b * width + j])
-                t = as_bits(f32(value / e) if divide else f32(value * e))
-                a = u32(t & MAGNITUDE)
-                odd = u32(u32(a >> drop) & ONE)
-                r = u32(u32(u32(a + half_less) + odd) & kept)
-                on_grid = as_bits(f32(f32(as_float(a) + anchor) - anchor))
-                r = on_grid if a < normal else r
-                limit = lowest if t >= SIGN else largest
-                r = limit if r > limit else r
-                r = a if a > INFINITY else r
-                r = u32(r | u32(t & (zero_sign if r == NONE else SIGN)))
-                y = as_bits(f32(as_float(r) * s))
+                i = u64(b * width + j)
+                value = as_float(x[i])
+                t = f32(value / e) if divide else f32(value * e)
+                y = anchored_of(t, s, drop, anchor, largest, lowest, zero_sign)
                 if past_caches:
-                    store_past_caches(out, b * width + j, y)
+                    store_past_caches(out, i, y)
                 else:
-                    out[b * width + j] = y
+                    out[i] = y
 
     return plain
 
 
-plain_1, plain_16, plain_32 = _plain(1, False), _plain(16, False), _plain(32, False)
-plain_128, divided_1, divided_128 = _plain(128, False), _plain(1, True), _plain(128, True)
-past_1, past_16, past_32 = (_plain(width, False, True) for width in (1, 16, 32))
+def _apart(divide, past_caches=False):
+    """The same, each element with its own factors."""
+
+    @njit(nogil=True, cache=True, error_model="numpy")
+    def apart(x, out, encode, scale, ahead, g):
+        drop, anchor, largest, lowest, zero_sign = limits_of(g)
+        whole = x.size // LINES * LINES
+        for line in range(0, whole, LINES):
+            for j in range(0, LINES, 16):
+                prefetch(x, ahead + line + j)
+            for j in range(LINES):
+                i = u64(line + j)
+                value, e = as_float(x[i]), encode[i]
+                t = f32(value / e) if divide else f32(value * e)
+                y = anchored_of(t, scale[i], drop, anchor, largest, lowest, zero_sign)
+                if past_caches:
+                    store_past_caches(out, i, y)
+                else:
+                    out[i] = y
+        for i in range(whole, x.size):
+            value, e = as_float(x[i]), encode[i]
+            t = f32(value / e) if divide else f32(value * e)
+            out[i] = anchored_of(t, scale[i], drop, anchor, largest, lowest, zero_sign)
+
+    return apart
+
+
+plain_1, plain_16, plain_32 = _apart(False), _plain(16, False), _plain(32, False)
+plain_128, divided_1, divided_128 = _plain(128, False), _apart(True), _plain(128, True)
+past_1, past_16, past_32 = _apart(False, True), _plain(16, False, True), _plain(32, False, True)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def past_row(x, out, encode, scale, width, g):
+def past_row(x, out, encode, scale, width, ahead, g):
     """`plain_row` for outputs that are stored past the caches, in the widths that gain most."""
     done = x.size // width * width
     if width == 1:
-        past_1(x, out, encode, scale, g)
+        past_1(x, out, encode, scale, ahead, g)
     elif width == 16:
-        past_16(x[:done], out[:done], encode, scale, g)
+        past_16(x[:done], out[:done], encode, scale, ahead, g)
     else:
-        past_32(x[:done], out[:done], encode, scale, g)
+        past_32(x[:done], out[:done], encode, scale, ahead, g)
     return done
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def plain_row(x, out, encode, scale, width, divide, g):
+def plain_row(x, out, encode, scale, width, divide, ahead, g):
     """As many elements of a row as a loop of known width takes; returns how many these are."""
     done = x.size // width * width
     if width == 1 and divide:
-        divided_1(x, out, encode, scale, g)
+        divided_1(x, out, encode, scale, ahead, g)
     elif width == 128 and divide:
-        divided_128(x, out, encode, scale, g)
+        divided_128(x, out, encode, scale, ahead, g)
     elif divide:
         done = 0
     elif width == 1:
-        plain_1(x, out, encode, scale, g)
+        plain_1(x, out, encode, scale, ahead, g)
     elif width == 16:
-        plain_16(x, out, encode, scale, g)
+        plain_16(x, out, encode, scale, ahead, g)
     elif width == 32:
-        plain_32(x, out, encode, scale, g)
+        plain_32(x, out, encode, scale, ahead, g)
     elif width == 128:
-        plain_128(x, out, encode, scale, g)
+        plain_128(x, out, encode, scale, ahead, g)
     else:
         done = 0
     return done
@@ -198,7 +237,7 @@ def nearest(x, out, encode, scale, divide, g, counts):
         value = as_float(x[i])
         t = as_bits(f32(value / encode[i]) if divide else f32(value * encode[i]))
         a = u32(t & MAGNITUDE)
-        odd = u32(u32(a >> drop) & ONE)
+        odd = u32(shift_right(a, drop) & ONE)
         r = u32(u32(u32(a + half_less) + odd) & kept)
         on_grid = as_bits(f32(f32(as_float(a) + anchor) - anchor))
         r = on_grid if a < normal else r
@@ -233,7 +272,7 @@ def stochastic(x, out, encode, scale, divide, g, index, key, spare, counts):
         steps = steps if steps < most else most
         whole = u32(steps)
         on_grid = a < normal
-        cut = u32(f32(steps - as_real(whole)) * parts) if on_grid else u32(rest << to_left)
+        cut = u32(f32(steps - as_real(whole)) * parts) if on_grid else shift_left(rest, to_left)
         up = is_below(random, cut, spare)
         r = u32(u32(a - rest) + (unit if up else NONE))
         r = as_bits(f32(as_real(u32(whole + u32(up))) * step)) if on_grid else r
@@ -273,14 +312,15 @@ def repeat(factors, width, out):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def round_row(
-    x, out, encode, scale, width, divide, plain, stream, chance, g, index, key, spare, room, counts
-):
+    x, out, encode, scale, width, divide, plain, stream, chance, ahead, g, index, key, spare, room,
+    counts,
+):  # fmt: skip
     """Round the part of a row that a segment has; `room` is space for the factors of elements."""
     done = 0
     if plain and stream:
-        done = past_row(x, out, encode, scale, width, g)
+        done = past_row(x, out, encode, scale, width, ahead, g)
     elif plain:
-        done = plain_row(x, out, encode, scale, width, divide, g)
+        done = plain_row(x, out, encode, scale, width, divide, ahead, g)
     if done == x.size:
         return
     encodes, scales = room[0, : x.size - done], room[1, : x.size - done]
@@ -318,7 +358,8 @@ def _round_strips(revision: int) -> Any:
         """
         rows = x.size // columns
         divide = rule == AMAX_DIVIDE and revision > 0
-        segment = min(max(width, SEGMENT // width * width), columns)
+        segment = LONG_SEGMENT if height == 1 else SEGMENT
+        segment = min(max(width, segment // width * width), columns)
         num_blocks = (segment + width - 1) // width
         amax = np.empty(num_blocks, np.uint32)
         encode, scale = np.empty(num_blocks, np.float32), np.empty(num_blocks, np.float32)
@@ -337,11 +378,12 @@ def _round_strips(revision: int) -> Any:
                 scale_blocks(amax[:blocks], rule, encode, scale, kept, element, tensor_encode)
                 if apart:
                     scale[:blocks] = kept if rule == NVFP4 else np.ones(blocks, np.float32)
+                ahead = segment if right < columns else height * columns - left
                 for row in range(top, bottom):
                     start, stop = row * columns + left, row * columns + right
                     round_row(
                         x[start:stop], out[start:stop], encode, scale, width, divide, plain, stream,
-                        chance, g,
+                        chance, ahead, g,
                         u64(offset + u64(start)), key, spare, room, counts,
                     )  # fmt: skip
 

@@ -3,8 +3,8 @@
 To nearest, a code falls out of the rounding on the way. Everything else is rounded to values, chunk
 by chunk, and then encoded.
 
-The rounding is that of `numba_elements.py`. Numba's cache looks for changes in this file alone, so
-the checksum of the other one is a part of the kernel: another checksum is another kernel.
+The rounding is that of `numba_elements.py` and `numba_chance.py`. Numba's cache looks for changes
+in this file alone, so their checksum is a part of the kernel: another checksum is another kernel.
 """
 
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false
@@ -17,9 +17,20 @@ import numpy as np
 from numba import njit
 
 from floatscope.rounding.grid import FAST_NEAREST, INDEX
-from floatscope.rounding.kernels import checksum, numba_elements
-from floatscope.rounding.kernels.numba_bits import as_bits, as_float
-from floatscope.rounding.kernels.numba_elements import CHUNK, FLUSH, FLUSHED, LOST_SIGN, round_chunk
+from floatscope.rounding.kernels import checksum, numba_chance, numba_elements
+from floatscope.rounding.kernels.numba_bits import as_bits, as_float, prefetch, shift_right
+from floatscope.rounding.kernels.numba_elements import (
+    AHEAD,
+    CHUNK,
+    FLUSH,
+    FLUSHED,
+    LOST_SIGN,
+    round_chunk,
+)
+
+LINES = 256
+"""Elements between two requests for memory: more than for values, because codes are narrow."""
+
 
 CODE_SHIFT, WIDTH, INTEGER = (INDEX[n] for n in ("code_shift", "width", "integer"))
 INFINITY_CODE, NAN_CODE = INDEX["infinity_code"], INDEX["nan_code"]
@@ -62,7 +73,7 @@ def codes_of(values, out, g):
                 out[i] = C(g[NAN_CODE] | u64(u64(T(u >> up)) << u64(down)))
 
 
-def _encode_nearest(plain: bool) -> Any:
+def _encode_nearest(plain: bool, num: int) -> Any:
     @njit(nogil=True, cache=True)
     def encode_nearest(x, out, g):
         """Codes to nearest even; how many are beyond the largest value, became zero, lost a sign.
@@ -81,24 +92,28 @@ def _encode_nearest(plain: bool) -> Any:
         down = T(T(8 * x.itemsize) - T(g[WIDTH]))
         kept = T(~none) if g[NEGATIVE_ZERO] else none
         beyond, flushed, lost = none, none, none
-        for i in range(x.size):
-            u = x[i]
-            a = T(u & T(~sign))
-            odd = T(T(a >> drop) & one)
-            r = T(T(a + half_less) + odd)
-            on_grid = as_bits(as_float(a) + anchor)
-            is_normal = a >= normal
-            code = T(T(r >> drop) - shift) if is_normal else T(on_grid - anchor_bits)
-            signed = T(T(u & sign) >> down)
-            if plain:
-                beyond = max(beyond, code)
-            else:
-                beyond = T(beyond + T(code > largest))
-                is_zero = code == none
-                flushed = T(flushed + T(is_zero & (a != none)))
-                lost = T(lost + T(is_zero & (u >= sign)))
-                signed = T(signed & (kept if is_zero else T(~none)))
-            out[i] = C(code | signed)
+        for line in range(0, x.size, num):
+            for j in range(0, num, 64 // x.itemsize):
+                prefetch(x, line + j + AHEAD)
+            for j in range(num):
+                i = u64(line + j)
+                u = x[i]
+                a = T(u & T(~sign))
+                odd = T(shift_right(a, drop) & one)
+                r = T(T(a + half_less) + odd)
+                on_grid = as_bits(as_float(a) + anchor)
+                is_normal = a >= normal
+                code = T(shift_right(r, drop) - shift) if is_normal else T(on_grid - anchor_bits)
+                signed = shift_right(T(u & sign), down)
+                if plain:
+                    beyond = max(beyond, code)
+                else:
+                    beyond = T(beyond + T(code > largest))
+                    is_zero = code == none
+                    flushed = T(flushed + T(is_zero & (a != none)))
+                    lost = T(lost + T(is_zero & (u >= sign)))
+                    signed = T(signed & (kept if is_zero else T(~none)))
+                out[i] = C(code | signed)
         if plain:
             beyond = T(beyond > largest)
         return beyond, flushed, lost
@@ -106,7 +121,8 @@ def _encode_nearest(plain: bool) -> Any:
     return encode_nearest
 
 
-encode_counted, encode_plain = _encode_nearest(False), _encode_nearest(True)
+encode_counted, encode_plain = _encode_nearest(False, LINES), _encode_nearest(True, LINES)
+encode_rest = _encode_nearest(False, 1)
 
 
 def _encode_span(revision: int) -> Any:
@@ -123,11 +139,13 @@ def _encode_span(revision: int) -> Any:
             chunk, codes = buffer[: last - first], out[first:last]
             if plain:
                 xs, uncounted = x[first:last], not counted and g[NEGATIVE_ZERO]
-                found = encode_plain(xs, codes, g) if uncounted else encode_counted(xs, codes, g)
-                beyond, flushed, lost = found
-                if not beyond:
-                    counts[FLUSHED] += flushed
-                    counts[LOST_SIGN] += 0 if g[NEGATIVE_ZERO] else lost
+                whole = xs.size // LINES * LINES
+                lines, into = xs[:whole], codes[:whole]
+                one = encode_plain(lines, into, g) if uncounted else encode_counted(lines, into, g)
+                other = encode_rest(xs[whole:], codes[whole:], g)
+                if not (one[0] or other[0]):
+                    counts[FLUSHED] += one[1] + other[1]
+                    counts[LOST_SIGN] += 0 if g[NEGATIVE_ZERO] else one[2] + other[2]
                     continue
             at = u64(offset + u64(first))
             round_chunk(x[first:last], chunk, g, at, key, spare, counts, False, True)
@@ -139,4 +157,4 @@ def _encode_span(revision: int) -> Any:
     return encode_span
 
 
-encode_span = _encode_span(checksum(numba_elements))
+encode_span = _encode_span(checksum(numba_elements) + checksum(numba_chance))

@@ -8,8 +8,12 @@ own, because the compiler believes what they say of alignment. Input and output 
 
 The kernels are serial and release the interpreter lock; `threads.py` runs them side by side.
 They are written for uint32 and uint64 alike: T is the type of the bits. In Numba, uint32 + uint32
-is uint64, so every operation is wrapped. Helpers stand in this file because Numba's cache of
-compiled code looks for changes here alone; those of `numba_bits.py` never change.
+is uint64, so every operation is wrapped, and shifts are of 64 bits whatever is done: those in loops
+are `shift_left` and `shift_right`. Such loops use unsigned places, because a signed one may be
+negative, which would count from the end.
+
+Stochastic rounding is in `numba_chance.py`. Numba's cache of compiled code looks for changes in
+this file alone, so that one's checksum is a part of the kernel; `numba_bits.py` never changes.
 """
 
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false
@@ -23,16 +27,17 @@ import numpy as np
 from numba import njit
 
 from floatscope.rounding.grid import FAST_NEAREST, INDEX, STOCHASTIC
+from floatscope.rounding.kernels import checksum, numba_chance
 from floatscope.rounding.kernels.numba_bits import (
     as_bits,
     as_float,
     as_real,
-    is_below,
+    finish,
     prefetch,
-    random_word,
+    shift_right,
     store_past_caches,
-    words,
 )
+from floatscope.rounding.kernels.numba_chance import by_chance
 from floatscope.rounding.receipt import NUM_COUNTS
 
 CHUNK = 1 << 16
@@ -44,7 +49,7 @@ STEP, ONE_BY_STEP, ANCHOR = INDEX["step"], INDEX["one_by_step"], INDEX["anchor"]
 LARGEST, LOWEST = INDEX["largest"], INDEX["lowest"]
 NEGATIVE_ZERO, FLUSH, INWARD = (INDEX[n] for n in ("negative_zero", "flush", "inward"))
 OVERFLOW, INFINITY, NAN = INDEX["overflow"], INDEX["infinity"], INDEX["nan"]
-NEGATIVE, ZERO = INDEX["negative"], INDEX["zero"]
+NEGATIVE, ZERO, INTEGER = INDEX["negative"], INDEX["zero"], INDEX["integer"]
 
 # Counted per call, in the order of receipt.COUNTS.
 BEYOND, INFINITE, NANS, SATURATED, BECAME_NAN, RAISED, FLUSHED, LOST_SIGN = range(NUM_COUNTS)
@@ -53,26 +58,11 @@ u32, u64 = np.uint32, np.uint64
 
 
 @njit(nogil=True, cache=True)
-def finish(r, u, a, largest, lowest, sign, zero_sign):
-    """The bits of a result from its magnitude r; whether it is beyond, became zero, lost its sign.
-
-    What lies beyond is passed on as it came, a with the sign of u.
-    """
-    T = type(r)
-    none = T(0)
-    is_beyond = r > (lowest if u >= sign else largest)
-    is_zero = r == none
-    is_lost = is_zero & (u >= sign) & (zero_sign == none)
-    bits = T((a if is_beyond else r) | T(u & (zero_sign if is_zero else sign)))
-    return bits, T(is_beyond), T(is_zero & (a != none)), T(is_lost)
-
-
-@njit(nogil=True, cache=True)
 def nearest_of(u, drop, half_less, kept, normal, anchor, largest, lowest, sign, zero_sign):
     """One element to nearest, ties to even: what `finish` says of it."""
     T = type(u)
     a = T(u & T(~sign))
-    odd = T(T(a >> drop) & T(1))
+    odd = T(shift_right(a, drop) & T(1))
     r = T(T(T(a + half_less) + odd) & kept)
     on_grid = as_bits(as_float(a) + anchor - anchor)
     r = on_grid if a < normal else r
@@ -98,16 +88,16 @@ def _nearest(past_caches: bool) -> Any:
             for j in range(0, LINES, 64 // x.itemsize):
                 prefetch(x, first + j + AHEAD)
             for j in range(LINES):
+                i = u64(first + j)
                 r, is_beyond, is_flushed, is_lost = nearest_of(
-                    x[first + j], drop, half_less, kept, normal, anchor, largest, lowest, sign,
-                    zero_sign,
-                )  # fmt: skip
+                    x[i], drop, half_less, kept, normal, anchor, largest, lowest, sign, zero_sign
+                )
                 beyond, flushed = T(beyond + is_beyond), T(flushed + is_flushed)
                 lost = T(lost + is_lost)
                 if past_caches:
-                    store_past_caches(out, first + j, r)
+                    store_past_caches(out, i, r)
                 else:
-                    out[first + j] = r
+                    out[i] = r
         for i in range(whole, x.size):
             out[i], is_beyond, is_flushed, is_lost = nearest_of(
                 x[i], drop, half_less, kept, normal, anchor, largest, lowest, sign, zero_sign
@@ -122,88 +112,89 @@ def _nearest(past_caches: bool) -> Any:
 nearest, nearest_past = _nearest(False), _nearest(True)
 
 
-# How far a value is from its smaller neighbor is cut to 32 bits of the neighbors' distance. Above
-# the smallest normal these are its lowest bits; below, the value is divided by the step, which is
-# exact, or underflows far below the 32 bits. The plain loop stores past the caches, does not count
-# what becomes zero, and serves formats with a negative zero.
-def _one_of(all_bits: bool, plain: bool) -> Any:
+@njit(nogil=True, cache=True)
+def anchored_of(u, drop, anchor, limit, below, exponent, sign, zero_sign):
+    """One element to nearest by its anchor: the bits, its rounded magnitude, whether beyond.
+
+    Adding 1.5 * 2^drop times the element's octave, or the format's anchor if that is more, leaves
+    as many bits as the format has, and the processor rounds; `drop` and `anchor` are meant for the
+    bits of that number. What lies so far out that it has no anchor comes out as it is, or as NaN,
+    and is beyond.
+    """
+    T = type(u)
+    far = as_float(max(T(T(u & exponent) + drop), anchor))
+    r = as_bits(as_float(u) + far - far)
+    a = T(r & T(~sign))
+    is_beyond = a > (T(limit + below) if u >= sign else limit)
+    return u if is_beyond else T(r | T(u & zero_sign)), a, is_beyond
+
+
+def _anchored(past_caches: bool, counted: bool) -> Any:
     @njit(nogil=True, cache=True)
-    def one_of(u, random, spare, drop, to_left, to_right, normal, step, steps_in_one, sign):
-        """The magnitude that one element becomes, by 32 - spare of its random bits."""
-        T = type(u)
-        most, parts = as_real(T(1 << 31)), as_real(T(1 << 31)) * as_real(T(2))
-        unit = T(T(1) << drop)
-        a = T(u & T(~sign))
-        rest = T(a & T(unit - T(1)))
-        cut = u32(T(T(rest << to_left) >> to_right))
-        steps = as_float(a) * steps_in_one
-        whole = u32(steps if plain or steps < most else most)  # integers reach further
-        on_grid = a < normal
-        cut = u32((steps - as_real(T(whole))) * parts) if on_grid else cut
-        up = random < cut if all_bits else is_below(random, cut, spare)
-        r = T(T(a - rest) + (unit if up else T(0)))
-        return as_bits(as_real(T(T(whole) + T(up))) * step) if on_grid else r
+    def anchored(x, out, g):
+        """`nearest` for the formats that `to_nearest` gives it.
 
-    return one_of
-
-
-def _part_of(one_of: Any, plain: bool, num: int) -> Any:
-    @njit(nogil=True, cache=True)
-    def part(x, out, g, start, first, second, spare):
-        """A part of `num` elements again and again; the first has index `start`."""
+        Uncounted, it only says whether any element is beyond, and serves symmetrical formats.
+        """
         T = x.dtype.type
         one, none = T(1), T(0)
         bits = T(8 * x.itemsize)
         sign = T(one << T(bits - one))
-        drop, normal, largest = T(g[DROP]), T(g[NORMAL]), T(g[LARGEST])
-        lowest = T(g[LOWEST])
-        to_left = T(T(32) - drop) if drop < T(32) else none
-        to_right = T(drop - T(32)) if drop > T(32) else none
+        exponent = T(0x7F800000) if bits == T(32) else T(0x7FF0000000000000)
+        half = T(one << (T(22) if bits == T(32) else T(51)))
+        drop, anchor = T(T(T(g[DROP]) * T(half + half)) + half), T(T(g[ANCHOR]) + half)
+        limit = T(g[LARGEST])
+        below = T(T(g[LOWEST]) - limit) if counted else none
         zero_sign = sign if g[NEGATIVE_ZERO] else none
-        step, steps_in_one = as_float(T(g[STEP])), as_float(T(g[ONE_BY_STEP]))
         beyond, flushed, lost = none, none, none
-        for line in range(0, x.size, num):
-            for j in range(0, num, 64 // x.itemsize):
-                prefetch(x, line + j + AHEAD)
-            for j in range(num):
-                i = line + j
+        whole = x.size // LINES * LINES
+        for first in range(0, whole, LINES):
+            for j in range(0, LINES, 64 // x.itemsize):
+                prefetch(x, first + j + AHEAD)
+            for j in range(LINES):
+                i = u64(first + j)
                 u = x[i]
-                random = random_word(u32(start + u32(i)), first, second)
-                r = one_of(
-                    u, random, spare, drop, to_left, to_right, normal, step, steps_in_one, sign
+                r, a, is_beyond = anchored_of(
+                    u, drop, anchor, limit, below, exponent, sign, zero_sign
                 )
-                a = T(u & T(~sign))
-                if plain:
-                    beyond = T(beyond + T(r > largest))
-                    store_past_caches(out, i, T((a if r > largest else r) | T(u & sign)))
+                if counted:
+                    beyond = T(beyond + T(is_beyond))
+                    is_zero = a == none
+                    flushed = T(flushed + T(is_zero & (T(u & T(~sign)) != none)))
+                    lost = T(lost + T(is_zero & (u >= sign)))
                 else:
-                    found = finish(r, u, a, largest, lowest, sign, zero_sign)
-                    out[i], beyond = found[0], T(beyond + found[1])
-                    flushed, lost = T(flushed + found[2]), T(lost + found[3])
-        return beyond, flushed, lost
+                    beyond = max(beyond, a)
+                if past_caches:
+                    store_past_caches(out, i, r)
+                else:
+                    out[i] = r
+        rest = nearest(x[whole:], out[whole:], g)
+        if not counted:
+            beyond = T(beyond > limit)
+        lost = none if zero_sign else lost
+        return T(beyond + rest[0]), T(flushed + rest[1]), T(lost + rest[2])
 
-    return part
-
-
-def _stochastic(all_bits: bool, plain: bool) -> Any:
-    one_of = _one_of(all_bits, plain)
-    lines, rest = _part_of(one_of, plain, LINES), _part_of(one_of, plain, 1)
-
-    @njit(nogil=True, cache=True)
-    def stochastic(x, out, g, index, key, spare):
-        """Stochastic rounding with 32 - spare random bits; returns what `nearest` does."""
-        first, second = words(key, u64(index >> u64(32)))
-        whole, start = x.size // LINES * LINES, u32(index)
-        a, b, c = lines(x[:whole], out[:whole], g, start, first, second, spare)
-        start = u32(start + u32(whole))
-        d, e, f = rest(x[whole:], out[whole:], g, start, first, second, spare)
-        return type(a)(a + d), type(b)(b + e), type(c)(c + f)
-
-    return stochastic
+    return anchored
 
 
-stochastic, few_bits = _stochastic(True, False), _stochastic(False, False)
-stochastic_plain = _stochastic(True, True)
+anchored, anchored_past = _anchored(False, True), _anchored(True, True)
+plain, plain_past = _anchored(False, False), _anchored(True, False)
+
+
+@njit(nogil=True, cache=True)
+def to_nearest(x, out, g, stream, counted):
+    """The fastest loop to nearest for a format and such an output.
+
+    An anchor must be finite for the largest value, and 1.5 times it not leave its octave by adding
+    an element: with two bits to drop it does not.
+    """
+    fraction, top = (u64(23), u64(254)) if x.itemsize == 4 else (u64(52), u64(2046))
+    top_anchor = u64(g[LARGEST] >> fraction) + g[DROP]
+    if top_anchor > top or (g[DROP] < 2 and not g[INTEGER]):
+        return nearest_past(x, out, g) if stream else nearest(x, out, g)
+    if counted or g[LARGEST] != g[LOWEST]:
+        return anchored_past(x, out, g) if stream else anchored(x, out, g)
+    return plain_past(x, out, g) if stream else plain(x, out, g)
 
 
 @njit(nogil=True, cache=True)
@@ -344,57 +335,49 @@ def flush_subnormals(out, g):
     return flushed, lost
 
 
-@njit(nogil=True, cache=True)
-def with_one_key(x, out, g, index, key, spare, stream, counted):
-    """The stochastic loop for so many bits and such an output."""
-    if spare:
-        return few_bits(x, out, g, index, key, spare)
-    if stream and not counted and g[NEGATIVE_ZERO]:
-        return stochastic_plain(x, out, g, index, key, spare)
-    return stochastic(x, out, g, index, key, spare)
+def _round_chunk(revision: int) -> Any:
+    """The kernel for one state of the source of `by_chance`."""
 
+    @njit(nogil=True, cache=True)
+    def round_chunk(x, out, g, index, key, spare, counts, stream, counted):
+        """Round one chunk; `index` is the logical position of its first element.
 
-@njit(nogil=True, cache=True)
-def by_chance(x, out, g, index, key, spare, stream, counted):
-    """Two parts where the upper half of the index changes, and the words of the key with it."""
-    head = min(x.size, np.int64(1 << 32) - np.int64(u32(index)))
-    if head == x.size:
-        return with_one_key(x, out, g, index, key, spare, stream, counted)
-    a, b, c = with_one_key(x[:head], out[:head], g, index, key, spare, False, counted)
-    there = u64(index + u64(head))
-    d, e, f = with_one_key(x[head:], out[head:], g, there, key, spare, False, counted)
-    return type(a)(a + d), type(b)(b + e), type(c)(c + f)
-
-
-@njit(nogil=True, cache=True)
-def round_chunk(x, out, g, index, key, spare, counts, stream, counted):
-    """Round one chunk; `index` is the logical position of its first element.
-
-    Unless `counted`, zeros and signs that were lost may go uncounted, where that saves time.
-    """
-    if g[MODE] == FAST_NEAREST:
-        beyond, flushed, lost = nearest_past(x, out, g) if stream else nearest(x, out, g)
-    elif g[MODE] == STOCHASTIC:
-        beyond, flushed, lost = by_chance(x, out, g, index, key, spare, stream, counted)
-    else:
-        beyond, flushed, lost = without_chance(x, out, g)
-    if beyond:
-        repair(out, g, counts)
-    if g[ZERO]:
-        unsigned(x, out, g, counts)
-        return
-    counts[FLUSHED] += flushed
-    counts[LOST_SIGN] += lost
-    if g[FLUSH]:
-        flushed, lost = flush_subnormals(out, g)
+        Unless `counted`, zeros and signs that were lost may go uncounted, where that saves time.
+        """
+        if g[MODE] == FAST_NEAREST:
+            beyond, flushed, lost = to_nearest(x, out, g, stream, counted)
+        elif g[MODE] == STOCHASTIC and revision > 0:
+            beyond, flushed, lost = by_chance(x, out, g, index, key, spare, stream, counted)
+        else:
+            beyond, flushed, lost = without_chance(x, out, g)
+        if beyond:
+            repair(out, g, counts)
+        if g[ZERO]:
+            unsigned(x, out, g, counts)
+            return
         counts[FLUSHED] += flushed
         counts[LOST_SIGN] += lost
+        if g[FLUSH]:
+            flushed, lost = flush_subnormals(out, g)
+            counts[FLUSHED] += flushed
+            counts[LOST_SIGN] += lost
+
+    return round_chunk
 
 
-@njit(nogil=True, cache=True)
-def round_span(x, out, start, stop, offset, g, key, spare, stream, counts, counted):
-    """Round x[start:stop] into out; `offset` is the logical index of x[0]."""
-    for first in range(start, stop, CHUNK):
-        last = min(first + CHUNK, stop)
-        xs, ys, at = x[first:last], out[first:last], u64(offset + u64(first))
-        round_chunk(xs, ys, g, at, key, spare, counts, stream, counted)
+def _round_span(revision: int) -> Any:
+    round_chunk = _round_chunk(revision)
+
+    @njit(nogil=True, cache=True)
+    def round_span(x, out, start, stop, offset, g, key, spare, stream, counts, counted):
+        """Round x[start:stop] into out; `offset` is the logical index of x[0]."""
+        for first in range(start, stop, CHUNK if revision > 0 else 1):
+            last = min(first + CHUNK, stop)
+            xs, ys, at = x[first:last], out[first:last], u64(offset + u64(first))
+            round_chunk(xs, ys, g, at, key, spare, counts, stream, counted)
+
+    return round_span
+
+
+round_chunk = _round_chunk(checksum(numba_chance))
+round_span = _round_span(checksum(numba_chance))

@@ -9,18 +9,23 @@ value each. Ties go up, since a significand of one bit is odd.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
 from floatscope.rounding.grid import INDEX
+from floatscope.rounding.kernels.numba_bits import prefetch, store_past_caches
 from floatscope.rounding.receipt import NUM_COUNTS
 
 OVERFLOW, INFINITE_RULE = INDEX["overflow"], INDEX["infinity"]
 NEGATIVE, ZERO = INDEX["negative"], INDEX["zero"]
 BEYOND, INFINITE, NANS, SATURATED, BECAME_NAN, RAISED, FLUSHED, LOST_SIGN = range(NUM_COUNTS)
 CHUNK = 1 << 20
+LINES, AHEAD = 64, 1024
+"""Elements between two requests for memory, and how far ahead these look."""
 
-u32 = np.uint32
+u32, u64 = np.uint32, np.uint64
 SIGN, MAGNITUDE = u32(0x8000_0000), u32(0x7FFF_FFFF)
 INFINITY, QUIET = u32(0x7F80_0000), u32(0x7FC0_0000)
 SMALLEST, SECOND, LARGEST = u32(0x0040_0000), u32(0x0080_0000), u32(0x7F00_0000)
@@ -65,10 +70,52 @@ def powers(x, out, g, found):
     found[3], found[4], found[5] = zeros, negatives, every
 
 
+def _uncounted(past_caches: bool) -> Any:
+    @njit(nogil=True, cache=True)
+    def uncounted(x, out, g):
+        """`powers` without counts, for whole lines."""
+        overflow = LARGEST if g[OVERFLOW] == 0 else QUIET
+        infinite = LARGEST if g[INFINITE_RULE] == 0 else QUIET
+        zero = SMALLEST if g[ZERO] == 1 else QUIET
+        negative = SMALLEST if g[NEGATIVE] == 3 else QUIET
+        last_taken = MAGNITUDE if g[NEGATIVE] != 2 else u32(0xFFFF_FFFF)
+        for line in range(0, x.size, LINES):
+            for j in range(0, LINES, 16):
+                prefetch(x, line + j + AHEAD)
+            for j in range(LINES):
+                i = u64(line + j)
+                u = x[i]
+                a = u32(u & MAGNITUDE)
+                r = u32(u32(a + SMALLEST) & INFINITY)
+                r = SMALLEST if a < TIE_BELOW else r
+                r = overflow if r > LARGEST else r
+                r = infinite if a == INFINITY else r
+                r = negative if u > last_taken else r
+                r = zero if a == NONE else r
+                r = u32(QUIET | u32(u & SIGN)) if a > INFINITY else r
+                if past_caches:
+                    store_past_caches(out, i, r)
+                else:
+                    out[i] = r
+
+    return uncounted
+
+
+near, past = _uncounted(False), _uncounted(True)
+
+
 @njit(nogil=True, cache=True)
-def round_powers(x, out, start, stop, g, counts):
-    """Round x[start:stop] into out, which may be x, and count as `round_span` does."""
+def round_powers(x, out, start, stop, g, counts, stream, counted):
+    """Round x[start:stop] into out, which may be x, and count as `round_span` does if `counted`."""
     found = np.zeros(6, np.int64)
+    if not counted:
+        whole = start + (stop - start) // LINES * LINES
+        if stream:
+            past(x[start:whole], out[start:whole], g)
+        else:
+            near(x[start:whole], out[start:whole], g)
+        powers(x[whole:stop], out[whole:stop], g, found)
+        return
     for first in range(start, stop, CHUNK):
         last = min(first + CHUNK, stop)
         powers(x[first:last], out[first:last], g, found)
