@@ -1,8 +1,8 @@
 """A format and its rules as the integers that a kernel needs.
 
 A kernel works on the bits of fp32 or fp64, its *carrier*. Bits of magnitudes are ordered like the
-magnitudes, so thresholds are compared as integers. Rounding is integer arithmetic, or adds and takes
-away an anchor, under the processor's default direction; subnormals are switched on for it.
+magnitudes, so thresholds are compared as integers. Rounding is integer arithmetic, or adds and
+takes away an anchor, under the processor's default direction; subnormals are switched on for it.
 
 The fp32 carrier serves what it can round in place; everything else (fp64 input, more than 22
 fraction bits, subnormals or normals below fp32's) takes the fp64 carrier, which holds every fp32
