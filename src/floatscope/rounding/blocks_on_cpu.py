@@ -17,6 +17,7 @@ from floatscope.rounding.block_layout import Layout
 from floatscope.rounding.cast import Cast
 from floatscope.rounding.grid import INDEX, grid_of
 from floatscope.rounding.on_cpu import STREAM_BYTES
+from floatscope.rounding.on_cpu import apart as elsewhere
 from floatscope.rounding.receipt import NUM_COUNTS
 from floatscope.rounding.reference_blocks import tensor_encode, top_fraction_bits
 from floatscope.rounding.threads import Counts, spread
@@ -118,9 +119,10 @@ class _Strips:
         def strips(first: int, last: int, counts: Counts) -> None:
             start, stop = first * height * columns, min(last * height, rows) * columns
             if given is not None and target is not None:
-                source, result = given[start:stop], target[start:stop]
+                source, result = elsewhere(given, target, start, stop)
             else:
-                source = result = _bits(x[start:stop].to(torch.float32, copy=True))
+                source = _bits(x[start:stop].to(torch.float32))
+                result = np.empty_like(source)
             kept = stored[first:last].reshape(-1)
             stream = streams and result.ctypes.data % 64 == 0
             round_strips(

@@ -13,7 +13,6 @@ from torch import Tensor
 from floatscope.rounding.cast import Cast
 from floatscope.rounding.grid import grid_of
 from floatscope.rounding.receipt import NUM_COUNTS
-from floatscope.rounding.rules import has_zero
 from floatscope.rounding.threads import PIECE, Counts, spread
 
 STREAM_BYTES = 8 << 20
@@ -45,20 +44,18 @@ def round_cpu(
     from floatscope.rounding.kernels.numba_elements import round_span
 
     carrier, grid, key, spare, is_power = _constants(cast, x.dtype)
-    x, out, first = x.reshape(-1), out.view(-1), np.uint64(offset)
+    x, out = x.reshape(-1), out.view(-1)
     if is_power and x.dtype == out.dtype == torch.float32:
         counted = is_counted or cast.can_raise
         return _powers(_bits(x), _bits(out), grid, not is_fresh, counted)
     if carrier == x.dtype == out.dtype:
         source, target = _bits(x), _bits(out)
-        if not has_zero(cast.form) and source.ctypes.data == target.ctypes.data:
-            source = source.copy()
         stream = not is_fresh and _can_stream(target)
 
         def direct(start: int, stop: int, counts: Counts) -> None:
-            round_span(
-                source, target, start, stop, first, grid, key, spare, stream, counts, is_counted
-            )
+            given, result = apart(source, target, start, stop)
+            at, size = np.uint64(offset + start), stop - start
+            round_span(given, result, 0, size, at, grid, key, spare, stream, counts, is_counted)
 
         return spread(direct, x.numel(), NUM_COUNTS)
 
@@ -81,7 +78,8 @@ def _powers(
     stream = stream and _can_stream(out)
 
     def piece(start: int, stop: int, counts: Counts) -> None:
-        round_powers(x, out, start, stop, grid, counts, stream, counted)
+        given, result = apart(x, out, start, stop)
+        round_powers(given, result, 0, stop - start, grid, counts, stream, counted)
 
     return spread(piece, x.size, NUM_COUNTS)
 
@@ -102,6 +100,17 @@ def encode_cpu(
         encode_span(given, part, 0, size, at, grid, key, spare, counts, is_counted)
 
     return spread(piece, x.numel(), NUM_COUNTS, PIECE if carrier == x.dtype else SMALL_PIECE)
+
+
+def apart(
+    source: NDArray[Any], target: NDArray[Any], start: int, stop: int
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The same piece of both; a copy to read from where both are the same memory.
+
+    A loop that might read what it has just written is no vector loop.
+    """
+    given, result = source[start:stop], target[start:stop]
+    return (given.copy() if given.ctypes.data == result.ctypes.data else given), result
 
 
 def _can_stream(out: NDArray[Any]) -> bool:
