@@ -18,12 +18,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from floatscope.errors import FloatscopeError, StudyError
+from floatscope.lab.models import loss_in
 from floatscope.lab.probe import backward
 from floatscope.lab.probe.answers import answers, bulk, percent, summary, totals
 from floatscope.lab.probe.keep import keep
 from floatscope.lab.probe.records import StateProbe
 from floatscope.lab.probe.run import probe
-from floatscope.lab.probe.subject import State, Subject, loss_in, subject_of_run
+from floatscope.lab.probe.subject import State, Subject, subject_of_run
 from floatscope.lab.run.train import Run, initial_model
 from floatscope.lab.text.corpus import encode
 from floatscope.lab.text.world import world_text

@@ -7,8 +7,6 @@ tests start: TRITON_INTERPRET decides once, when Triton is imported.
 from __future__ import annotations
 
 import math
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,34 +18,19 @@ from torch import Tensor
 from floatscope.rounding.cast import DTYPES
 from floatscope.spectrum.anywhere import tally_torch
 from floatscope.spectrum.tally import FP32, OTHERS
+from tests.apart import run
 from tests.test_spectrum_kernels import edges, every_code, numbers, oracle
 from tests.test_triton import Driver
 
 
-def run(what: str, cache: Path, interpret: str) -> str:
-    """What a process of its own prints."""
-    pytest.importorskip("triton", reason="Triton is an optional extra, for CUDA")
-    settings = {"TRITON_INTERPRET": interpret, "TRITON_CACHE_DIR": str(cache)}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.test_spectrum_triton", what],
-        cwd=Path(__file__).parent.parent,
-        env=os.environ | settings,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.slow
 def test_interpreted_kernel_equals_the_torch_operations(tmp_path: Path) -> None:
-    assert int(run("interpreted", tmp_path, "1")) == 25
+    assert int(run("tests.test_spectrum_triton", "interpreted", tmp_path, "1")) == 25
 
 
 @pytest.mark.slow
 def test_kernel_compiles_for_cuda(tmp_path: Path) -> None:
-    assert int(run("compiled", tmp_path, "0")) == 4
+    assert int(run("tests.test_spectrum_triton", "compiled", tmp_path, "0")) == 4
 
 
 def compare(x: Tensor) -> int:

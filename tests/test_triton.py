@@ -7,8 +7,6 @@ TRITON_INTERPRET decides once, when Triton is imported.
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -25,39 +23,23 @@ from floatscope.rounding.anywhere import round_anywhere
 from floatscope.rounding.cast import DTYPES, Cast, cast_to, check_holds
 from floatscope.rounding.on_cpu import round_cpu
 from floatscope.rounding.rules import NanPolicy, NegativePolicy, ZeroPolicy
+from tests.apart import WHY, run
 from tests.test_round_to import MODES, SCALARS, equal, holding, points
 
 KEY = 0xFEDC_BA98_7654_3210
-WHY = "Triton is an optional extra, for CUDA"
 WIDTHS = [torch.float32, torch.float64]
 LOW = FloatFormat("low", exponent_bits=7, fraction_bits=2, bias=125, specials=Specials.IEEE)
 """Its smallest value is fp32's smallest normal one, so that subnormal inputs round to it."""
 
 
-def run(what: str, cache: Path, interpret: str) -> str:
-    """What a process of its own prints."""
-    pytest.importorskip("triton", reason=WHY)
-    settings = {"TRITON_INTERPRET": interpret, "TRITON_CACHE_DIR": str(cache)}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.test_triton", what],
-        cwd=Path(__file__).parent.parent,
-        env=os.environ | settings,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.slow
 def test_interpreted_kernel_equals_the_cpu_kernels(tmp_path: Path) -> None:
-    assert int(run("interpreted", tmp_path, "1")) > 700
+    assert int(run("tests.test_triton", "interpreted", tmp_path, "1")) > 700
 
 
 @pytest.mark.slow
 def test_kernel_compiles_for_cuda(tmp_path: Path) -> None:
-    assert int(run("compiled", tmp_path, "0")) == 8
+    assert int(run("tests.test_triton", "compiled", tmp_path, "0")) == 8
 
 
 def test_which_backend_rounds(monkeypatch: pytest.MonkeyPatch) -> None:

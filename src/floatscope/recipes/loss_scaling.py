@@ -58,13 +58,17 @@ class LossScaler:
         scale = state["scale"] * self._scaling.backoff_factor
         self._scaler.load_state_dict({**state, "scale": scale, "_growth_tracker": 0})
 
+    def skips(self, *, finite: bool) -> bool:
+        """Whether a step with such gradients is skipped."""
+        return self._scaling is not None and not finite
+
     def step(self, optimizer: Optimizer, *, finite: bool) -> bool:
         """Apply the update unless it must be skipped; returns whether it was skipped.
 
         Raises:
             LossScaleCollapse: the step was skipped and the scale is now below its floor.
         """
-        skipped = self._scaling is not None and not finite
+        skipped = self.skips(finite=finite)
         if skipped:
             self._back_off()
         else:

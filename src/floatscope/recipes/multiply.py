@@ -26,16 +26,15 @@ def multiply(
         dtype: of the result.
         added: (tensor, beta, alpha), or None for a @ b alone.
     """
-    if a.block_scales is not None or b.block_scales is not None:
-        result = _by_blocks(a, b, accumulator)
-    elif _is_plain(a, b, accumulator, dtype):
+    if _is_plain(a, b, accumulator, dtype):
         if added is None:
             return torch.matmul(a.values, b.values)
-        tensor, beta, alpha = added
-        product = torch.addmm if a.values.ndim == 2 else torch.baddbmm
-        return product(tensor, a.values, b.values, beta=beta, alpha=alpha)
-    elif _is_native(a, b, accumulator, dtype) and added is None:
-        return torch.matmul(a.values, b.values)
+        if dtype is torch.float32:
+            tensor, beta, alpha = added
+            product = torch.addmm if a.values.ndim == 2 else torch.baddbmm
+            return product(tensor, a.values, b.values, beta=beta, alpha=alpha)
+    if a.block_scales is not None or b.block_scales is not None:
+        result = _by_blocks(a, b, accumulator)
     else:
         result = _accumulated(a.values, b.values, accumulator)
     for scale in (a.scale, b.scale):
@@ -50,18 +49,13 @@ def multiply(
 
 
 def _is_plain(a: Quantized, b: Quantized, accumulator: str, dtype: torch.dtype) -> bool:
-    """Whether Torch's own fp32 product is all there is to do, bit for bit."""
-    scaled = a.scale is not None or b.scale is not None
-    is_fp32 = a.values.dtype == b.values.dtype == dtype == torch.float32
-    return is_fp32 and accumulator == "fp32" and not scaled
-
-
-def _is_native(a: Quantized, b: Quantized, accumulator: str, dtype: torch.dtype) -> bool:
-    """Whether the processor's bf16 units give the result as it is: in bf16, without a scale."""
-    if not (a.values.dtype == b.values.dtype == dtype == torch.bfloat16):
+    """Whether Torch's own product is all there is to do: fp32, or the processor's bf16 units."""
+    scales = (a.scale, b.scale, a.block_scales, b.block_scales)
+    if accumulator != "fp32" or any(scale is not None for scale in scales):
         return False
-    scaled = a.scale is not None or b.scale is not None
-    return accumulator == "fp32" and not scaled and has_units("bf16", a.values.device)
+    if not a.values.dtype == b.values.dtype == dtype:
+        return False
+    return dtype is torch.float32 or has_units("bf16", a.values.device)
 
 
 def _accumulated(a: Tensor, b: Tensor, accumulator: str) -> Tensor:

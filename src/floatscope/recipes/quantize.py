@@ -83,10 +83,8 @@ def _delayed(
     x: Tensor, operand: Operand, form: BlockFormat, amax: float, key: int | None
 ) -> Quantized:
     """One scale a tensor, made for another magnitude than its own; what lies beyond saturates."""
-    largest = torch.tensor(float(form.element.max), device=x.device)
-    factor = (
-        (largest / amax).clamp(max=torch.finfo(torch.float32).max) if amax else largest / largest
-    )
+    largest = torch.tensor(float(form.element.max) if amax else 1.0, device=x.device)
+    factor = (largest / (amax or 1.0)).clamp(max=torch.finfo(torch.float32).max)
     elements = round_to(
         x.float() * factor, form.element, overflow="saturate", rounding=operand.rounding, key=key
     )

@@ -36,7 +36,6 @@ _MATRIX = {
 }
 """Where the operands of a product stand; what stands before them is added to it."""
 CASTS = (aten._to_copy.default, aten.clone.default)
-HANDLED = frozenset((*_MATRIX, aten.convolution.default, aten.convolution_backward.default))
 
 
 @dataclass
@@ -58,7 +57,6 @@ class Memory:
     seed: int = 0
     """Of stochastic rounding and of the Hadamard transform's signs."""
     step: int = 0
-    micro_step: int = 0
     largest: dict[str, list[float]] = field(default_factory=dict)
     """By operand, the largest magnitudes of the last steps, for delayed scaling."""
 
@@ -256,7 +254,6 @@ class QuantizedProducts:
         return StochasticKey(
             seed=self.memory.seed,
             step=self.memory.step,
-            micro_step=self.memory.micro_step,
             module=weight.name,
             role=f"{product}/{role}",
             call=call,

@@ -148,8 +148,7 @@ class TrainStep:
 
     def _update(self, *, finite: bool) -> tuple[bool, StoredUpdate | None]:
         """Step the optimizer, in storage if there is one; whether the step was skipped."""
-        is_skipped = self.recipe.loss_scaling is not None and not finite
-        if self._storage is None or is_skipped:
+        if self._storage is None or self._scaler.skips(finite=finite):
             return self._scaler.step(self.optimizer, finite=finite), None
         update = self._storage.step(lambda: self._scaler.step(self.optimizer, finite=finite))
         return False, update

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from floatscope.formats import FloatFormat
 from floatscope.lab.probe.paper import BLOCK_FORMATS
 from floatscope.lab.probe.records import (
     Backward,
     BlockTotal,
+    PassRecord,
     Probe,
     ProbeFile,
     StateProbe,
@@ -24,6 +26,8 @@ SCALED = 16
 SMALLEST = -24
 """Exponent of fp16's smallest subnormal."""
 BULK = 0.999
+
+Row = TypeVar("Row", Backward, PassRecord)
 
 
 def totals(rows: Iterable[Backward]) -> list[Total]:
@@ -45,12 +49,19 @@ def totals(rows: Iterable[Backward]) -> list[Total]:
     ]
 
 
+def _of_pass(rows: Iterable[Row], form: str, exponent: int) -> list[Row]:
+    """The rows of one pass."""
+    return [row for row in rows if (row.format, row.exponent) == (form, exponent)]
+
+
 def largest_differences(
     rows: Sequence[Backward], form: str, exponent: int, num: int = 5
 ) -> list[Backward]:
     """Where the share of zeros differs most from the prediction, largest first; none equal."""
-    chosen = [r for r in rows if (r.format, r.exponent) == (form, exponent) and r.of]
-    differing = [r for r in chosen if r.zeros != r.predicted and not (r.infinities or r.nans)]
+    chosen = _of_pass(rows, form, exponent)
+    differing = [
+        r for r in chosen if r.of and r.zeros != r.predicted and not (r.infinities or r.nans)
+    ]
     return sorted(differing, key=lambda r: -abs(r.zeros - r.predicted) / r.of)[:num]
 
 
@@ -121,8 +132,7 @@ def _reality(state: StateProbe) -> list[str]:
         if total.format != "fp16" or total.exponent not in (0, SCALED):
             continue
         paper, real = total.predicted / total.of, total.zeros / total.of
-        rows = [r for r in state.backward if (r.format, r.exponent) == ("fp16", total.exponent)]
-        if all(row.error == 0 for row in rows):
+        if all(row.error == 0 for row in _of_pass(state.backward, "fp16", total.exponent)):
             found.append(
                 f"At scale {scale_text(total.exponent)} nothing ran in fp16: every gradient is "
                 "that of fp32 to the bit. Does the loss function choose its own autocast?"
@@ -148,15 +158,15 @@ def _not_numbers(state: StateProbe, total: Total) -> str:
     if not broken:
         return ""
     text = f", and {percent(broken / total.of)} are infinite or NaN"
-    key = (total.format, total.exponent)
-    if any((p.format, p.exponent) == key and not math.isfinite(p.loss) for p in state.passes):
+    passes = _of_pass(state.passes, total.format, total.exponent)
+    if any(not math.isfinite(p.loss) for p in passes):
         text += " (the loss is not finite: the forward pass overflowed, which no scale cures)"
     return text
 
 
 def _on_the_way(state: StateProbe, exponent: int) -> str:
     """The activation gradients that were lost before any weight gradient was formed."""
-    rows = [r for r in state.on_the_way if (r.format, r.exponent) == ("fp16", exponent) and r.of]
+    rows = [r for r in _of_pass(state.on_the_way, "fp16", exponent) if r.of]
     if not rows:
         return ""
     worst = max(rows, key=lambda r: r.zeros / r.of)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from floatscope.errors import FloatscopeError, SpectrumError, StudyError
-from floatscope.lab.probe.subject import State, loss_in
+from floatscope.lab.models import loss_in
+from floatscope.lab.probe.subject import State
 from floatscope.recipes import Recipe
 from floatscope.recipes.compute import compute
 from floatscope.spectrum.capture.capture import Capture, capture

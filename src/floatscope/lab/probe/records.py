@@ -10,6 +10,7 @@ gradients of module outputs).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from floatscope.lab.run.environment import Environment
@@ -128,7 +129,7 @@ class StateProbe:
     backward: tuple[Backward, ...]
     on_the_way: tuple[Backward, ...]
 
-    @property
+    @cached_property
     def total(self) -> Spectrum:
         """The spectrum of the whole gradient."""
         return Spectrum.sum(self.spectra.values())

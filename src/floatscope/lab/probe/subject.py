@@ -7,14 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import nn
 
 from floatscope.errors import StudyError
 from floatscope.lab.models import factory_called, output_for
-from floatscope.lab.models import loss_in as loss_in
-from floatscope.lab.run import records
+from floatscope.lab.run import checkpoint, records
 from floatscope.lab.run.batches import training_batch
 from floatscope.lab.run.plan import RunPlan
 from floatscope.lab.run.train import WEIGHTS, batch_loss, initial_model
@@ -113,11 +111,10 @@ def _load_weights(model: nn.Module, path: Path, run_id: str) -> None:
             "again; on the same machine it leaves the same weights."
         )
     try:
-        with safe_open(path, framework="pt") as file:
-            found = (file.metadata() or {}).get("run_id")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        tensors, metadata = checkpoint.opened(path)
     except (SafetensorError, OSError) as error:
         raise StudyError(f"the weights {path} are damaged: {error}.") from None
+    found = metadata.get("run_id")
     if found != run_id:
         raise StudyError(f"{path} belongs to another run ({found}, not {run_id}).")
     try:
@@ -168,13 +165,3 @@ def subject_of_factory(name: str) -> Subject:
     model, given = factory_called(name)()
     state = State("as given", model, lambda model: output_for(model, given))
     return Subject(label=name, states=(state,), origin={"model": name})
-
-
-def num_trainable(model: nn.Module) -> int:
-    """Parameters that require a gradient."""
-    return sum(p.requires_grad for p in model.parameters())
-
-
-def device_name(model: nn.Module) -> str:
-    """The device of the first parameter."""
-    return str(next((p.device for p in model.parameters()), torch.device("cpu")))

@@ -112,11 +112,20 @@ def save_weights(path: Path, model: nn.Module, metadata: dict[str, str]) -> None
     write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata))
 
 
+def opened(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the metadata of a safetensors file.
+
+    Raises:
+        SafetensorError, OSError: it is damaged, or cannot be read.
+    """
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return tensors, file.metadata() or {}
+
+
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        tensors, metadata = opened(path)
     except (SafetensorError, OSError) as error:
         raise _damaged(path, str(error)) from None
     if metadata.get("sha256") != _digest(tensors):
