@@ -466,3 +466,18 @@ def test_linear_functions_of_derived_weights() -> None:
     with torch.no_grad(), compute(everywhere(alike("mxfp8-e4m3")), layer):
         error = (layer(x) - y).norm() / y.norm()
     assert 0.001 < error < 0.1
+
+
+@pytest.mark.parametrize("form", ["mxfp8-e4m3", "e8m23"])
+def test_matrix_times_vector(form: str) -> None:
+    torch.manual_seed(0)
+    model = nn.ParameterDict({"w": nn.Parameter(torch.randn(6, 32))})
+    x, start = torch.randn(32), torch.randn(6)
+    recipe = everywhere(alike(form), "fp32")
+    with torch.no_grad(), compute(recipe, model) as report:
+        y = torch.addmv(start, model["w"], x, beta=0.5, alpha=2.0)
+    assert report is not None
+    assert kinds(report) == {"forward": 1}
+    a = block_round(model["w"].detach(), form).values if form != "e8m23" else model["w"].detach()
+    b = block_round(x[None], form).values[0] if form != "e8m23" else x
+    torch.testing.assert_close(y, torch.addmv(start, a, b, beta=0.5, alpha=2.0))

@@ -96,7 +96,7 @@ class QuantizedProducts:
         product, weight, role_a, role_b = found
         is_vector = b.ndim == 1
         right = b[:, None] if is_vector else b
-        added = _added(args[:first], kwargs)
+        added = _added(args[:first], kwargs, is_vector)
         result = self._product(product, weight, (a, role_a), (right, role_b), added)
         return result[:, 0] if is_vector else result
 
@@ -265,8 +265,11 @@ def _is_backward() -> bool:
     return torch._C._current_graph_task_id() != -1 and not torch.is_grad_enabled()
 
 
-def _added(before: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, float, float] | None:
-    """What addmm and its like add: (tensor, beta, alpha)."""
+def _added(
+    before: tuple[Any, ...], kwargs: dict[str, Any], is_vector: bool
+) -> tuple[Tensor, float, float] | None:
+    """What addmm and its like add: (tensor, beta, alpha); a vector as a column."""
     if not before:
         return None
-    return before[0], float(kwargs.get("beta", 1)), float(kwargs.get("alpha", 1))
+    tensor = before[0][:, None] if is_vector and before[0].ndim else before[0]
+    return tensor, float(kwargs.get("beta", 1)), float(kwargs.get("alpha", 1))
