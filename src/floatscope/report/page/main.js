@@ -1,0 +1,11 @@
+// The report's one module: everything starts here.
+
+import { startLine } from "./line.js";
+import { startLive } from "./live.js";
+import { startPredict } from "./predict.js";
+import { startSwitches } from "./switches.js";
+
+startSwitches();
+startPredict();
+startLine();
+startLive();

@@ -1,0 +1,118 @@
+"""The verdict: one card a recipe, in words, with what it rests on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from floatscope.lab.study.summary import SIGMAS, Arm, Summary
+from floatscope.report.charts import color_of
+from floatscope.report.evidence import Evidence
+from floatscope.report.section import Section
+from floatscope.report.sections.loss import floor_words
+from floatscope.report.svg import short
+from floatscope.report.words import Say, number, percent, signed
+
+FOREST_WIDTH = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """One recipe's verdict."""
+
+    recipe: str
+    color: str
+    word: Say
+    tone: str
+    """"good", "bad" or "open"."""
+    difference: str
+    facts: tuple[tuple[Say, str], ...]
+    forest: Markup
+
+
+def section(evidence: Evidence) -> Section:
+    """The section; without a finished run of the baseline and another arm it has no cards."""
+    summary = evidence.summary
+    arms = [arm for arm in summary.arms if arm.recipe != summary.baseline]
+    return Section(
+        name="verdict",
+        title=Say("Verdict", "结论"),
+        command="" if any(a.differences for a in arms) else f"floatscope study run {summary.name}",
+        spoils=True,
+        values={
+            "cards": [_card(arm, evidence) for arm in arms if arm.num_runs],
+            "baseline": next((a for a in summary.arms if a.recipe == summary.baseline), None),
+            "floors": floor_words(summary),
+            "emulated": any("emulated" in arm.backend for arm in summary.arms),
+            "number": number,
+        },
+    )
+
+
+def _card(arm: Arm, evidence: Evidence) -> Card:
+    word, tone = _word(arm)
+    facts = (
+        (Say("pairs", "配对数"), f"n = {len(arm.differences)}"),
+        (Say("validation loss", "验证损失"), number(arm.validation_loss)),
+        (Say("skipped steps", "跳过的步"), _count(arm.skipped_steps)),
+        (Say("exactly zero gradients", "恰为 0 的梯度"), percent(arm.zero_fraction)),
+        (Say("diverged", "发散"), f"{arm.num_diverged} / {arm.num_runs}"),
+    )
+    return Card(
+        recipe=arm.recipe,
+        color=color_of(arm.recipe, evidence.recipes),
+        word=word,
+        tone=tone,
+        difference=signed(arm.difference),
+        facts=facts,
+        forest=_forest(arm, evidence.summary),
+    )
+
+
+def _word(arm: Arm) -> tuple[Say, str]:
+    """The course document's rule on the two measured floors."""
+    if arm.num_diverged:
+        return Say("diverged", "发散"), "bad"
+    hidden = {arm.hidden_by_seed_spread, arm.hidden_by_rerun_floor}
+    if math.isnan(arm.difference) or hidden == {None}:
+        return Say("nobody can say yet", "尚无从判断"), "open"
+    if False not in hidden:
+        return Say("cannot be told from the baseline", "与基线分不出高下"), "good"
+    both = Say("beyond both floors", "超过两条底线") if hidden == {False} else Say(
+        "beyond one floor", "超过其中一条底线")  # fmt: skip
+    worse = arm.difference > 0
+    return Say(
+        f"{'worse' if worse else 'better'}: {both.en}", f"{'更差' if worse else '更好'}：{both.zh}"
+    ), "bad" if worse else "good"
+
+
+def _forest(arm: Arm, summary: Summary) -> Markup:
+    """Each seed's difference as a dot, their mean as a bar, on the seed spread's band."""
+    limit = SIGMAS * summary.seed_spread.standard_deviation
+    limit = 0.0 if math.isnan(limit) else limit
+    every = [d for a in summary.arms for d in a.differences.values()]
+    reach = max([abs(d) for d in every] + [limit * 1.2, 1e-9]) * 1.08
+
+    def at(value: float) -> str:
+        return short(FOREST_WIDTH / 2 * (1 + value / reach))
+
+    dots = "".join(
+        f'<circle cx="{at(d)}" cy="14" r="4.5" fill="none" stroke="currentColor" '
+        'stroke-width="1.6"/>'
+        for d in arm.differences.values()
+    )
+    mean = "" if math.isnan(arm.difference) else (
+        f'<path d="M{at(arm.difference)} 3v22" stroke="currentColor" stroke-width="3"/>')  # fmt: skip
+    band = (
+        f'<rect x="{at(-limit)}" y="0" width="{short(FOREST_WIDTH * limit / reach)}" height="28" '
+    )
+    return Markup(
+        f'<svg viewBox="0 0 {FOREST_WIDTH} 28" class="forest" aria-hidden="true">'
+        f'{band}fill="var(--band)"/><path d="M{at(0)} 0v28" stroke="var(--axis)"/>{mean}{dots}</svg>'
+    )
+
+
+def _count(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.0f}" if value % 1 == 0 else f"{value:.1f}"
