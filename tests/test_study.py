@@ -271,7 +271,7 @@ def test_presets() -> None:
     assert (NOVEL.train.steps, NOVEL.train.batch_size, NOVEL.model.context) == (400, 32, 256)
     assert NOVEL.seeds == (1337, 1338, 1339)
     assert len(NOVEL.runs()) == 15
-    assert len(QUICK.runs()) == 14
+    assert len(QUICK.runs()) == 16
     for name, plan in PRESETS.items():
         assert plan_from({"preset": name}, name) == plan
         assert plan.name == name

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
+
+from floatscope.lab.identity import LATER
 
 LARGEST = 1 << 24  # keeps slips of the keyboard from becoming allocations
 
@@ -25,6 +27,8 @@ class GPTConfig:
     ff_width: int = 688
     attention: Attention = "fused"
     """"fused" is `F.scaled_dot_product_attention`; "materialized" keeps the T x T scores."""
+    qk_norm: bool = field(default=False, metadata=LATER)
+    """Whether q and k are normalized head by head, before RoPE, which bounds the scores."""
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "context", "num_layers", "width", "num_heads", "ff_width"):

@@ -11,6 +11,7 @@ Shape suffixes: B = batch, T = tokens, D = model width, N = heads, H = width of 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -48,8 +49,13 @@ class RMSNorm(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Causal multi-head attention with rotary positions."""
+    """Causal multi-head attention with rotary positions.
 
+    With `qk_norm`, q and k are normalized over H in fp32 (Dehghani et al. 2023, by RMSNorm here).
+    """
+
+    look: Callable[[Tensor, Tensor], None] | None = None
+    """Called with q and k, rotated, in each forward."""
     future_TT: Tensor
     cos_TH: Tensor
     sin_TH: Tensor
@@ -62,6 +68,9 @@ class SelfAttention(nn.Module):
         self.k = nn.Linear(width, width, bias=False)
         self.v = nn.Linear(width, width, bias=False)
         self.o = nn.Linear(width, width, bias=False)
+        if config.qk_norm:
+            self.q_norm = RMSNorm(config.head_width)
+            self.k_norm = RMSNorm(config.head_width)
         cos_TH, sin_TH = rotary_tables(config.context, config.head_width)
         self.register_buffer("cos_TH", cos_TH, persistent=False)
         self.register_buffer("sin_TH", sin_TH, persistent=False)
@@ -74,8 +83,12 @@ class SelfAttention(nn.Module):
         q_BNTH = self.q(x_BTD).view(heads).transpose(1, 2)
         k_BNTH = self.k(x_BTD).view(heads).transpose(1, 2)
         v_BNTH = self.v(x_BTD).view(heads).transpose(1, 2)
+        if self.config.qk_norm:
+            q_BNTH, k_BNTH = self.q_norm(q_BNTH.float()), self.k_norm(k_BNTH.float())
         q_BNTH = rotate(q_BNTH, self.cos_TH[:T], self.sin_TH[:T])
         k_BNTH = rotate(k_BNTH, self.cos_TH[:T], self.sin_TH[:T])
+        if self.look is not None:
+            self.look(q_BNTH, k_BNTH)
         if self.config.attention == "fused":
             y_BNTH = F.scaled_dot_product_attention(q_BNTH, k_BNTH, v_BNTH, is_causal=True)
         else:

@@ -26,7 +26,8 @@ def schemas() -> dict[str, dict[str, Any]]:
     """Schemas by file name: manifests, plans, journals, probes, what `study show` prints."""
     from pydantic import TypeAdapter
 
-    lines = [_line(table, columns) for table, columns in records.COLUMNS.items()]
+    tables = {**records.COLUMNS, **records.WATCHED}
+    lines = [_line(table, columns) for table, columns in tables.items()]
     return {
         f"manifest-{records.SCHEMA_VERSION}": TypeAdapter(records.Manifest).json_schema(),
         f"study-{folder.SCHEMA_VERSION}": TypeAdapter(folder.StudyFile).json_schema(),

@@ -6,7 +6,7 @@ A `Spec` is plain data, so that another process can be told; `Target` makes work
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from floatscope.errors import FloatscopeError, LedgerError, StudyError, unknown
 from floatscope.lab.gpt_config import GPTConfig
+from floatscope.lab.identity import said
 from floatscope.lab.memory.optimizers import optimizer_called
 from floatscope.lab.models import factory_called, loss_in, output_for
 from floatscope.lab.run.batches import Batch
@@ -156,7 +157,7 @@ def _of_config(spec: Spec, config: GPTConfig, batch_size: int) -> Target:
         batch = Batch(ids[:, :-1].contiguous(), ids[:, 1:].contiguous())
         return make_gpt(config, seed=1), batch
 
-    numbers = GPTNumbers(**asdict(config), batch_size=batch_size)
+    numbers = None if config.qk_norm else GPTNumbers(**said(config), batch_size=batch_size)
     standard = Transformer(
         sequence=config.context, batch=batch_size, width=config.width, heads=config.num_heads,
         layers=config.num_layers, vocab=config.vocab_size,
@@ -166,7 +167,7 @@ def _of_config(spec: Spec, config: GPTConfig, batch_size: int) -> Target:
         kind="laboratory",
         make=make,
         loss_of=batch_loss,
-        shape={**asdict(config), "batch_size": batch_size},
+        shape={**said(config), "batch_size": batch_size},
         numbers=numbers,
         standard=standard,
     )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from floatscope.errors import StudyError
 from floatscope.lab.gpt_config import LARGEST, GPTConfig
+from floatscope.lab.identity import LATER, said
 from floatscope.recipes import Recipe, recipe
 
 
@@ -37,6 +38,8 @@ class TrainConfig:
     """Steps between evaluations, each followed by a checkpoint."""
     eval_windows: int = 128
     """Sequences in the fixed validation set."""
+    z_loss: float = field(default=0.0, metadata=LATER)
+    """Weight of the mean squared log-normalizer in the training loss; PaLM's is 1e-4."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "eval_every", "eval_windows"):
@@ -54,6 +57,8 @@ class TrainConfig:
                 raise ValueError(
                     f"train.{name} must lie between 0 and 1, not {getattr(self, name)}"
                 )
+        if not 0 <= self.z_loss < math.inf:
+            raise ValueError(f"train.z_loss must be 0 or a positive number, not {self.z_loss}")
         if not 0 <= self.warmup_steps <= self.steps:
             raise ValueError(
                 f"train.warmup_steps = {self.warmup_steps} must lie between 0 and "
@@ -78,6 +83,10 @@ class RunPlan:
     """Decides initialization and data order."""
     ulp_rerun: int = 0
     """0: none. k > 0: the k-th repetition with every initial weight moved by at most one ulp."""
+    repeat: int = 0
+    """0: none. k > 0: the k-th repetition with nothing changed, to see whether it ends the same."""
+    watch: bool = False
+    """Whether each step also records what announces instability (see `stability.py`)."""
     model: GPTConfig = field(default_factory=GPTConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     threads: int = 1
@@ -85,18 +94,27 @@ class RunPlan:
 
     @property
     def label(self) -> str:
-        """A name for people, such as "fp16-mixed-s1337" or "fp32-s1337-ulp2"."""
-        rerun = f"-ulp{self.ulp_rerun}" if self.ulp_rerun else ""
-        return f"{self.recipe.name}-s{self.seed}{rerun}"
+        """A name for people, such as "fp16-mixed-s1337", "fp32-s1337-ulp2" or "fp32-s1-lr0.1"."""
+        parts = [
+            f"{self.recipe.name}-s{self.seed}",
+            f"ulp{self.ulp_rerun}" if self.ulp_rerun else "",
+            f"rep{self.repeat}" if self.repeat else "",
+            f"lr{self.train.peak_lr:g}" if self.watch else "",
+            "qknorm" if self.model.qk_norm else "",
+            "zloss" if self.train.z_loss else "",
+        ]
+        return "-".join(filter(None, parts))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values, complete."""
+        """Plain JSON values; later fields only where they say something (see `identity.py`)."""
         return {
             "recipe": self.recipe.to_dict(),
             "seed": self.seed,
             "ulp_rerun": self.ulp_rerun,
-            "model": asdict(self.model),
-            "train": asdict(self.train),
+            **({"repeat": self.repeat} if self.repeat else {}),
+            **({"watch": True} if self.watch else {}),
+            "model": said(self.model),
+            "train": said(self.train),
             "threads": self.threads,
         }
 
@@ -118,6 +136,8 @@ class RunPlan:
             recipe=named,
             seed=plan["seed"],
             ulp_rerun=plan["ulp_rerun"],
+            repeat=plan.get("repeat", 0),
+            watch=plan.get("watch", False),
             model=GPTConfig(**plan["model"]),
             train=TrainConfig(**plan["train"]),
             threads=plan["threads"],

@@ -1,7 +1,8 @@
 """The records of a run: what a line of the journal holds, and the files that remain when it ends.
 
 `metrics.parquet` has a row a step, `evaluations.parquet` a row an evaluation, `events.parquet` a
-row an event, and `manifest.json`, written last, says that the run has ended and how.
+row an event, and `manifest.json`, written last, says that the run has ended and how. A watched run
+also has `stability.parquet`, a row a step.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from floatscope.tables import TableError, read_parquet, write_parquet
 
 if TYPE_CHECKING:
     from floatscope.lab.run.observe import ZeroGradients
+    from floatscope.lab.run.stability import Signs
     from floatscope.recipes.train_step import StepResult
 
 SCHEMA_VERSION = 1
@@ -47,6 +49,19 @@ COLUMNS: dict[str, dict[str, str]] = {
     "evaluations": {"step": "INTEGER", "loss": "DOUBLE", "seconds": "DOUBLE"},
     "events": {"step": "INTEGER", "event": "VARCHAR", "detail": "VARCHAR"},
 }
+# Tables of runs that are watched; a file is written where there are rows.
+WATCHED: dict[str, dict[str, str]] = {
+    "stability": {
+        "step": "INTEGER",
+        "max_attention_logit": "DOUBLE",
+        "max_log_normalizer": "DOUBLE",
+        "mean_log_normalizer": "DOUBLE",
+        "min_gradient_rms": "DOUBLE",
+        "min_gradient_rms_of": "VARCHAR",
+        "min_gradient_rms_by_eps": "DOUBLE",
+        "share_below_eps": "DOUBLE",
+    },
+}
 WALL_CLOCK = ("seconds", "load")  # all else is the same in every repetition on one machine
 
 
@@ -72,6 +87,11 @@ def step(
     }
 
 
+def stability(number: int, signs: Signs) -> Record:
+    """The record of what step `number` showed."""
+    return {"table": "stability", "step": number, **asdict(signs)}
+
+
 def evaluation(number: int, loss: float, *, seconds: float) -> Record:
     """The record of an evaluation after `number` steps."""
     return {"table": "evaluations", "step": number, "loss": loss, "seconds": seconds}
@@ -91,6 +111,9 @@ class Session:
     started: str
     """UTC, ISO 8601."""
     environment: Environment
+    study_sha256: str | None = None
+    """Of the study's plan, its question included, as it was when this process began; None where
+    nothing was asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,11 +148,13 @@ def is_finished(folder: Path) -> bool:
 
 def finish(folder: Path, journal: Iterable[Record], manifest: Manifest) -> None:
     """Turn a journal into Parquet files and write the manifest last."""
-    rows: dict[str, list[Record]] = {table: [] for table in COLUMNS}
+    every = {**COLUMNS, **WATCHED}
+    rows: dict[str, list[Record]] = {table: [] for table in every}
     for record in journal:
         rows[record["table"]].append(record)
-    for table, columns in COLUMNS.items():
-        write_parquet(folder / f"{table}.parquet", columns, rows[table])
+    for table, columns in every.items():
+        if table in COLUMNS or rows[table]:
+            write_parquet(folder / f"{table}.parquet", columns, rows[table])
     text = json.dumps(asdict(manifest), indent=2, ensure_ascii=False)
     write_text_atomically(folder / MANIFEST, text + "\n")
 
@@ -142,19 +167,19 @@ class FinishedRun:
     manifest: Manifest
 
     def table(self, name: str) -> dict[str, list[Any]]:
-        """Columns of "metrics", "evaluations" or "events", in step order.
+        """Columns of "metrics", "evaluations", "events" or, if watched, "stability", step by step.
 
         Raises:
             StudyError: the Parquet file is missing or damaged.
         """
-        path = self.folder / f"{name}.parquet"
+        path, columns = self.folder / f"{name}.parquet", {**COLUMNS, **WATCHED}[name]
         try:
-            table = read_parquet(path, COLUMNS[name])
+            table = read_parquet(path, columns)
         except TableError as error:
             raise StudyError(
                 f"the record {path} is missing or damaged ({error.reason}). {_way_out(self.folder)}"
             ) from None
-        return {column: table[column] for column in COLUMNS[name]}
+        return {column: table[column] for column in columns}
 
 
 def load(folder: Path) -> FinishedRun:

@@ -24,6 +24,7 @@ from floatscope.lab.run.environment import Environment, environment, load_averag
 from floatscope.lab.run.observe import ZeroGradients, zero_gradients
 from floatscope.lab.run.plan import RunPlan, TrainConfig
 from floatscope.lab.run.records import JOURNAL
+from floatscope.lab.run.stability import Watch
 from floatscope.lab.text.corpus import Tokens
 from floatscope.recipes.loss_scaling import LossScaleCollapse
 from floatscope.recipes.train_step import StepResult, TrainStep
@@ -66,10 +67,16 @@ def initial_model(plan: RunPlan) -> GPT:
     return model
 
 
-def batch_loss(model: nn.Module, batch: Batch) -> Tensor:
-    """Mean cross-entropy in nats a token."""
+def batch_loss(model: nn.Module, batch: Batch, z_loss: float = 0.0) -> Tensor:
+    """Mean cross-entropy in nats a token, and `z_loss` times the mean squared log-normalizer.
+
+    The latter keeps the outputs from drifting (Chowdhery et al. 2022, section 5).
+    """
     logits_BTV = model(batch.inputs_BT)
-    return F.cross_entropy(logits_BTV.flatten(0, 1), batch.targets_BT.flatten())
+    loss = F.cross_entropy(logits_BTV.flatten(0, 1), batch.targets_BT.flatten())
+    if z_loss:
+        loss = loss + z_loss * logits_BTV.float().logsumexp(-1).square().mean()
+    return loss
 
 
 class Run:
@@ -80,13 +87,21 @@ class Run:
         tokens: on what.
         folder: the run's own.
         backend: "auto", "native" or "emulated".
+        study_sha256: of the study's plan, for the record.
     """
 
-    def __init__(self, plan: RunPlan, tokens: Tokens, folder: Path, backend: str = "auto") -> None:
+    def __init__(
+        self,
+        plan: RunPlan,
+        tokens: Tokens,
+        folder: Path,
+        backend: str = "auto",
+        study_sha256: str | None = None,
+    ) -> None:
         torch.set_num_threads(plan.threads)
         torch.use_deterministic_algorithms(True)
         self.plan, self.tokens, self.folder = plan, tokens, folder
-        self.run_id = plan.run_id(tokens.sha256)
+        self.run_id, self.study_sha256 = plan.run_id(tokens.sha256), study_sha256
         self.model = initial_model(plan)
         self.optimizer = make_optimizer(self.model, plan.train)
         self.train_step = TrainStep(
@@ -96,6 +111,7 @@ class Run:
             clip_norm=plan.train.clip_norm,
             backend=backend,
         )
+        self.watch = Watch(self.model, self.optimizer) if plan.watch else None
         self.validation = list(
             validation_batches(
                 tokens.validation,
@@ -163,13 +179,14 @@ class Run:
             context=self.plan.model.context,
         )
         seen: list[ZeroGradients] = []
+
+        def observe(model: nn.Module) -> None:
+            seen.append(zero_gradients(model, self.model.embedding.weight, batch))
+            if self.watch is not None:
+                self.watch.see_gradients()
+
         try:
-            result = self.train_step(
-                lambda model: batch_loss(model, batch),
-                lambda model: seen.append(
-                    zero_gradients(model, self.model.embedding.weight, batch)
-                ),
-            )
+            result = self.train_step(lambda model: batch_loss(model, batch, config.z_loss), observe)
         except LossScaleCollapse as error:
             self.journal.append(records.event(step, "loss_scale_collapsed", str(error)))
             return "loss scale collapsed"
@@ -183,6 +200,9 @@ class Run:
                 load=load_average(),
             )
         )
+        if self.watch is not None:
+            signs = self.watch.signs(result.grad_norm, config.clip_norm)
+            self.journal.append(records.stability(step, signs))
         return self._note_events(step, result)
 
     def _note_events(self, step: int, result: StepResult) -> str:
@@ -219,7 +239,10 @@ class Run:
     def _note_session(self, step: int) -> None:
         """Append this process to the run's sessions: a resumed run may have changed machines."""
         session = records.Session(
-            from_step=step, started=_now(), environment=environment(self.train_step.backend)
+            from_step=step,
+            started=_now(),
+            environment=environment(self.train_step.backend),
+            study_sha256=self.study_sha256,
         )
         lines = [json.dumps(asdict(s)) for s in (*self._sessions(), session)]
         write_text_atomically(self.folder / SESSIONS, "".join(line + "\n" for line in lines))

@@ -30,6 +30,7 @@ class Request:
     """Cache file of the encoded text."""
     folder: str
     backend: str
+    study_sha256: str | None = None
 
     def to_line(self) -> bytes:
         return json.dumps(asdict(self)).encode() + b"\n"
@@ -80,7 +81,8 @@ def main() -> int:
                 f"the token cache {request.tokens} vanished or was damaged; run again."
             )
         plan = RunPlan.from_dict(request.plan)
-        Run(plan, tokens, Path(request.folder), request.backend).execute()
+        run = Run(plan, tokens, Path(request.folder), request.backend, request.study_sha256)
+        run.execute()
     except FloatscopeError as error:
         print(error, file=sys.stderr)
         return 1

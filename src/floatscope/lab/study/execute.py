@@ -189,7 +189,11 @@ def _workers() -> Iterator[list[_Worker]]:
 def _start(run: RunPlan, folder: StudyFolder, cache: Path, backend: str) -> _Worker:
     run_folder = folder.run_folder(run)
     request = Request(
-        plan=run.to_dict(), tokens=str(cache), folder=str(run_folder), backend=backend
+        plan=run.to_dict(),
+        tokens=str(cache),
+        folder=str(run_folder),
+        backend=backend,
+        study_sha256=folder.asked_sha256,
     )
     process = subprocess.Popen(
         command(),

@@ -1,9 +1,14 @@
-"""A study's folder: `study.json` with the plan, and a folder a run under `runs/`."""
+"""A study's folder: `study.json` with the plan, and a folder a run under `runs/`.
+
+A study that asks something also keeps every plan that runs were started under in `plans/`, named by
+its hash, so that a plan changed afterwards is noticed and what was changed can be said.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,9 +21,11 @@ from floatscope.lab.run.json_files import read_json
 from floatscope.lab.run.plan import RunPlan
 from floatscope.lab.run.records import FinishedRun
 from floatscope.lab.study.plan import StudyPlan
+from floatscope.lab.study.question import Question
 
 SCHEMA_VERSION = 1
 STUDY = "study.json"
+PLANS = "plans"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +36,8 @@ class StudyFile:
     plan: StudyPlan
     data_sha256: str
     """Of the token ids that all runs train and validate on."""
+    asked: str | None = None
+    """When the plan's question was stated: UTC, ISO 8601. None if there is none."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,12 @@ class StudyFolder:
     path: Path
     plan: StudyPlan
     data_sha256: str
+    asked: str | None = None
+
+    @property
+    def asked_sha256(self) -> str | None:
+        """Of the plan as it is now; None where nothing is asked."""
+        return self.plan.asked_sha256(self.data_sha256)
 
     def run_folder(self, run: RunPlan) -> Path:
         """Where `run` lives: its label for people, and the beginning of its id."""
@@ -86,7 +101,34 @@ class StudyFolder:
                 shutil.rmtree(self.run_folder(run), ignore_errors=True)
                 temporary.rename(self.run_folder(run))
             copied += 1
+        for kept in sorted((other / PLANS).glob("*.json")):
+            write_text_atomically(self.path / PLANS / kept.name, kept.read_text(encoding="utf-8"))
         return copied
+
+    def plan_called(self, sha256: str) -> StudyPlan | None:
+        """The plan of that hash that runs were started under; None if it was not kept as it was."""
+        path = self.path / PLANS / f"{sha256}.json"
+        if not path.exists():
+            return None
+        file = read_json(path, StudyFile, SCHEMA_VERSION, "Move it away.")
+        return file.plan if file.plan.asked_sha256(file.data_sha256) == sha256 else None
+
+    def ask(self, question: Question) -> StudyFolder:
+        """State a question that the study was not planned with.
+
+        Raises:
+            StudyError: it has one, or the question does not fit the study.
+        """
+        if self.plan.question is not None:
+            raise StudyError(
+                f"{self.path} was planned with a question, and another one cannot take its place: "
+                f"{self.plan.question.text!r}. For another question plan another study."
+            )
+        try:
+            plan = replace(self.plan, question=question)
+        except ValueError as error:
+            raise StudyError(f"{error}.") from None
+        return create(self.path, plan, self.data_sha256)
 
 
 def find(path: Path, plan: StudyPlan, data_sha256: str) -> StudyFolder | None:
@@ -120,10 +162,14 @@ def find(path: Path, plan: StudyPlan, data_sha256: str) -> StudyFolder | None:
 def create(path: Path, plan: StudyPlan, data_sha256: str) -> StudyFolder:
     """Make `path` the folder of `plan`."""
     # The text's name, not its path: records travel, and the data's hash says which text it was.
-    named = replace(plan, text=Path(plan.text).name)
-    file = StudyFile(plan=named, data_sha256=data_sha256)
-    write_text_atomically(path / STUDY, json.dumps(asdict(file), indent=2) + "\n")
-    return StudyFolder(path, plan, data_sha256)
+    named = replace(plan.resolved(), text=Path(plan.text).name)
+    asked = None if named.question is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    file = StudyFile(plan=named, data_sha256=data_sha256, asked=asked)
+    text = json.dumps(asdict(file), indent=2) + "\n"
+    if (sha256 := named.asked_sha256(data_sha256)) is not None:
+        write_text_atomically(path / PLANS / f"{sha256}.json", text)
+    write_text_atomically(path / STUDY, text)
+    return StudyFolder(path, plan, data_sha256, asked)
 
 
 def open_study(path: Path) -> StudyFolder:
@@ -137,22 +183,27 @@ def open_study(path: Path) -> StudyFolder:
         file = read_json(path / STUDY, StudyFile, SCHEMA_VERSION, way_out)
     except (FileNotFoundError, NotADirectoryError):
         raise StudyError(f"{path} holds no study: there is no {STUDY} in it.") from None
-    return StudyFolder(path, file.plan, file.data_sha256)
+    return StudyFolder(path, file.plan, file.data_sha256, file.asked)
 
 
 def _differences(existing: StudyFolder, plan: StudyPlan, data_sha256: str) -> list[str]:
-    if existing.plan.sha256(existing.data_sha256) == plan.sha256(data_sha256):
+    same_runs = existing.plan.sha256(existing.data_sha256) == plan.sha256(data_sha256)
+    if same_runs and existing.asked_sha256 == plan.asked_sha256(data_sha256):
         return []
-    before, after = _flat(existing.plan.to_dict()), _flat(plan.to_dict())
-    ignored = {"name", "text"}
-    differences = [
-        f"{key} was {before.get(key)}, now {after.get(key)}"
-        for key in sorted(before | after)
-        if key not in ignored and before.get(key) != after.get(key)
-    ]
+    differences = changes(existing.plan, plan)
     if existing.data_sha256 != data_sha256:
         differences.append("the text is another one")
     return differences or ["a recipe's constants have changed"]
+
+
+def changes(before: StudyPlan, after: StudyPlan) -> list[str]:
+    """What differs between two plans but for names, "margin was 0.01, now 0.02"."""
+    old, new = (_flat(plan.resolved().to_dict()) for plan in (before, after))
+    return [
+        f"{key} was {old.get(key)}, now {new.get(key)}"
+        for key in sorted(old | new)
+        if key not in ("name", "text") and old.get(key) != new.get(key)
+    ]
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

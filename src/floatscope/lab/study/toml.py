@@ -1,9 +1,9 @@
 """Read a study file.
 
-A study file is TOML. Its keys are the fields of `StudyPlan`, with tables `[model]` and `[train]`;
-`preset = "quick"` or `"novel"` says where unnamed fields come from (novel, if absent). Instead of
-`recipes`, `train.precision` ("fp32", "bf16" or "fp16", or a list of them) and `train.loss_scaling`
-may name them.
+A study file is TOML. Its keys are the fields of `StudyPlan`, with tables `[model]`, `[train]`,
+`[question]` and `[stress]`; `preset = "quick"`, `"novel"` and so on says where unnamed fields come
+from (novel, if absent). Instead of `recipes`, `train.precision` ("fp32", "bf16" or "fp16", or a
+list of them) and `train.loss_scaling` may name them.
 """
 
 from __future__ import annotations
@@ -22,9 +22,13 @@ from floatscope.lab.gpt_config import GPTConfig
 from floatscope.lab.run.plan import TrainConfig
 from floatscope.lab.study.plan import StudyPlan
 from floatscope.lab.study.presets import PRESETS
+from floatscope.lab.study.question import Question
+from floatscope.lab.study.stress import Stress
 from floatscope.recipes import recipe_for
 
-_TABLES: dict[str, type] = {"model": GPTConfig, "train": TrainConfig}
+_TABLES: dict[str, type] = {
+    "model": GPTConfig, "train": TrainConfig, "question": Question, "stress": Stress,
+}  # fmt: skip
 _ALSO = {"": ("preset",), "train": ("precision", "loss_scaling")}
 
 
@@ -60,7 +64,10 @@ def plan_from(content: Mapping[str, Any], name: str) -> StudyPlan:
         given = content.get(table, {})
         if not isinstance(given, dict):
             raise StudyError(f"{table} must be a table: write [{table}] on a line of its own.")
-        merged[table] = {**asdict(getattr(base, table)), **given}
+        of_base = getattr(base, table)
+        merged[table] = {**({} if of_base is None else asdict(of_base)), **given} or None
+    if "stress" in content and "question" not in content:
+        merged["question"] = None  # the preset's
     return validated(merged)
 
 
@@ -118,6 +125,8 @@ def _name_recipes(content: dict[str, Any]) -> None:
 def _problem(error: dict[str, Any]) -> str:
     where = ".".join(str(part) for part in error["loc"])
     message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "missing":
+        return f"{where} is missing"
     if error["type"] == "tuple_type":
         message = "must be a list, such as [1, 2]"
     if error["type"] == "value_error" or not where:
