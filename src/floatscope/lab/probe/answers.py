@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from floatscope.formats import FloatFormat
-from floatscope.lab.probe.paper import BLOCK_FORMATS
+from floatscope.lab.probe.formats import BLOCK_FORMATS
 from floatscope.lab.probe.records import (
     Backward,
     BlockTotal,

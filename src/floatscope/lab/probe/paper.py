@@ -6,15 +6,10 @@ from collections.abc import Iterable, Mapping
 
 from torch import Tensor
 
+from floatscope.lab.probe.formats import BLOCK_FORMATS, EXPONENTS, FLOAT_FORMATS
 from floatscope.lab.probe.records import Measured, Prediction
 from floatscope.rounding import Receipt, block_round
 from floatscope.spectrum.spectrum import Spectrum
-
-FLOAT_FORMATS = ("fp16", "bf16", "e4m3fn", "e5m2")
-EXPONENTS = range(25)
-"""Scales 2^0 to 2^24."""
-BLOCK_FORMATS = ("fp8-tensor", "fp8-1x128", "mxfp8-e4m3", "mxfp8-e5m2", "mxfp6-e3m2", "mxfp4",
-                 "nvfp4")  # fmt: skip
 
 
 def predictions(total: Spectrum, exponents: Iterable[int] = ()) -> list[Prediction]:
