@@ -51,7 +51,7 @@ def save(
         "progress": json.dumps(progress.__dict__),
         "scaler": json.dumps(state),
         "optimizer": json.dumps(plain),
-        "sha256": _digest(tensors),
+        "sha256": digest(tensors),
     }
     write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata))
 
@@ -128,7 +128,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         tensors, metadata = opened(path)
     except (SafetensorError, OSError) as error:
         raise _damaged(path, str(error)) from None
-    if metadata.get("sha256") != _digest(tensors):
+    if metadata.get("sha256") != digest(tensors):
         raise _damaged(path, "its checksum does not match")
     return tensors, metadata
 
@@ -140,12 +140,13 @@ def _damaged(path: Path, why: str) -> StudyError:
     )
 
 
-def _digest(tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256()
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """A checksum of tensors' names and bytes."""
+    sha256 = hashlib.sha256()
     for name in sorted(tensors):
-        digest.update(name.encode() + b"\0")
-        digest.update(tensors[name].cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+        sha256.update(name.encode() + b"\0")
+        sha256.update(tensors[name].cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return sha256.hexdigest()
 
 
 def _under(prefix: str, entries: Mapping[str, Any]) -> dict[str, Any]:
