@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from floatscope.report.assemble import Page
+    from floatscope.report.shell import Page
 
 LANGUAGES = click.Choice(["en", "zh"])
 
@@ -30,7 +30,8 @@ def report(
     beside them; what has not been measured says so, with the command that would measure it.
     """
     from floatscope.cli.console import interruptible
-    from floatscope.report.assemble import Page, default_path
+    from floatscope.report.assemble import default_path
+    from floatscope.report.shell import Page
 
     page = Page(language=lang, is_static=is_static)
     path = out or default_path(folder)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
+from floatscope.report import instruments
 from floatscope.report.evidence import Evidence
-from floatscope.report.page_text import HERE, templates
-from floatscope.report.scripts import digest, joined, runtime
+from floatscope.report.page_text import templates
+from floatscope.report.scripts import joined, runtime
 from floatscope.report.section import Section
+from floatscope.report.shell import Page, json_block, rendered
 from floatscope.report.sections import (
     autocast,
     loss,
@@ -31,18 +30,9 @@ SECTIONS: tuple[Callable[[Evidence], Section], ...] = (
     zeros.section,
     number_line.section,
     autocast.section,
+    lambda _: instruments.section(),
     provenance.section,
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Page:
-    """What is asked of a page."""
-
-    language: str = "en"
-    """Shown first: "en" or "zh"."""
-    is_static: bool = False
-    """Without scripts."""
 
 
 def sections_of(evidence: Evidence) -> list[Section]:
@@ -75,33 +65,6 @@ def assembled(evidence: Evidence, sections: Sequence[Section], page: Page) -> st
         {"evidence": evidence, "sections": sections, "content": content,
          "live": {} if page.is_static else live},
     )  # fmt: skip
-
-
-def rendered(template: str, page: Page, scripts: list[str], values: dict[str, Any]) -> str:
-    """A template with the page's style, its scripts and the policy that lets in these alone."""
-    allowed = " ".join(map(digest, scripts)) or "'none'"
-    policy = "; ".join((
-        "default-src 'none'",
-        f"script-src {allowed}",
-        "style-src 'unsafe-inline'",
-        "img-src data:",
-        "base-uri 'none'",
-        "form-action 'none'",
-    ))  # fmt: skip
-    return templates().get_template(template).render(
-        page=page,
-        policy=policy,
-        style=Markup((HERE / "page" / "page.css").read_text(encoding="utf-8")),
-        scripts=[Markup(script) for script in scripts],
-        json=json_block,
-        **values,
-    )  # fmt: skip
-
-
-def json_block(value: Any) -> Markup:
-    """JSON that stands inside a script element."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c"))
 
 
 def default_path(folder: Path) -> Path:

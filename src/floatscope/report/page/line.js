@@ -20,12 +20,12 @@ export function startLine() {
   ];
   fill(selectCalled("line-layer"), listed(parts.map((part) => part.layer)));
   fill(selectCalled("line-role"), listed(parts.map((part) => part.role)));
-  byId("line").addEventListener("input", () => draw(shown));
-  draw(shown);
+  byId("line").addEventListener("input", () => drawLine(shown));
+  drawLine(shown);
 }
 
 /** @param {LineData} data */
-function draw(data) {
+function drawLine(data) {
   const exponent = Number(inputCalled("line-scale").value);
   const state = data.states[Number(chosen("line-state"))];
   const layer = selectCalled("line-layer").value;

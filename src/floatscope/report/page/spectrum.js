@@ -1,5 +1,7 @@
 // Predictions from counts: the arithmetic of floatscope/spectrum/predict.py, in integers.
 
+import { finite, fromNumber, halfEven, scientific, times } from "./exact.js";
+
 /** Counts of a spectrum by octave, from `first` upwards, each split at a few classes.
  * @typedef {{first: number, rows: number[][]}} Counts */
 
@@ -67,20 +69,12 @@ export function sumOf(parts) {
 export function percentOf(count, of) {
   if (!of) return "–";
   if (!count) return "0 %";
-  const value = (100 * count) / of;
-  if (value < 1e-4) return `${exponential(value)} %`;
-  return value < 1 ? `${plain(value)} %` : `${value.toFixed(1)} %`;
-}
-
-/** One significant digit, with an exponent of two digits as Python has it.
- * @param {number} value @returns {string} */
-function exponential(value) {
-  const [digits, exponent] = value.toExponential(0).split("e");
-  return `${digits}e${exponent[0]}${exponent.slice(1).padStart(2, "0")}`;
-}
-
-/** Two significant digits without zeros at the end, as Python's "g" has them.
- * @param {number} value @returns {string} */
-function plain(value) {
-  return `${Number(value.toPrecision(2))}`;
+  const value = 100 * (count / of);
+  const exact = fromNumber(value);
+  if (value >= 1) {
+    const tenths = halfEven(times(exact, finite(10n, 1n)));
+    return `${tenths / 10n}.${tenths % 10n} %`;
+  }
+  if (value >= 1e-4) return `${scientific(exact, 2)} %`;
+  return `${scientific(exact, 1).replace(/e-(\d)$/, "e-0$1")} %`;
 }
