@@ -12,16 +12,23 @@ from floatscope.report.evidence import Evidence
 from floatscope.report.page_text import templates
 from floatscope.report.scripts import joined, runtime
 from floatscope.report.section import Section
-from floatscope.report.shell import Page, json_block, rendered
 from floatscope.report.sections import (
     autocast,
+    closing,
+    compare,
+    conclusions,
+    decision,
+    lecture,
     loss,
+    map,
+    memory,
     number_line,
     predict,
     provenance,
     verdict,
     zeros,
 )
+from floatscope.report.shell import Page, json_block, rendered
 
 SECTIONS: tuple[Callable[[Evidence], Section], ...] = (
     verdict.section,
@@ -30,8 +37,15 @@ SECTIONS: tuple[Callable[[Evidence], Section], ...] = (
     zeros.section,
     number_line.section,
     autocast.section,
+    map.section,
+    memory.section,
+    lecture.section,
+    compare.section,
+    conclusions.section,
+    decision.section,
     lambda _: instruments.section(),
     provenance.section,
+    closing.section,
 )
 
 

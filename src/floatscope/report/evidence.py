@@ -7,21 +7,34 @@ sections say in the words of whoever read them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from floatscope.errors import FloatscopeError
+from floatscope.errors import FloatscopeError, StudyError
+from floatscope.lab.compare.keep import COMPARE
+from floatscope.lab.compare.keep import load as read_comparison
+from floatscope.lab.compare.records import Comparison
+from floatscope.lab.decision.keep import load as read_decision
+from floatscope.lab.decision.records import RECORD, Decision
+from floatscope.lab.lecture.keep import DemoFile, path_of
+from floatscope.lab.lecture.keep import read as read_demonstration
+from floatscope.lab.lecture.records import KINDS
 from floatscope.lab.run.journal import read as read_journal
 from floatscope.lab.run.plan import RunPlan
 from floatscope.lab.run.records import JOURNAL, Manifest
 from floatscope.lab.study.folder import StudyFolder, open_study
 from floatscope.lab.study.plan import BASELINE
 from floatscope.lab.study.summary import Summary, summarize
+from floatscope.report.memory_record import MemoryRecord, memory_folders, read_memory
 from floatscope.report.probes import ProbeRecord, probe_folders, read_probe
+from floatscope.spectrum import storage
+from floatscope.spectrum.spectrum import Spectrum
 
-_T = TypeVar("_T")
+_T, _P = TypeVar("_T"), TypeVar("_P")
+CAPTURE = "capture.parquet"
+"""Spectra that `fs.capture` took while a run trained, if somebody wrote its rows there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +70,12 @@ class Evidence:
     under_way: tuple[tuple[str, int], ...]
     """Labels of unfinished runs, and the steps that their journals hold."""
     probes: tuple[ProbeRecord, ...] = ()
+    memories: tuple[MemoryRecord, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
+    lectures: tuple[DemoFile[Any], ...] = ()
+    decision: Decision | None = None
+    captured: dict[int, dict[str, Spectrum]] = field(default_factory=dict)
+    """By step and parameter, spectra of weight gradients."""
     damaged: dict[str, str] = field(default_factory=dict)
     """Sections whose record cannot be read, and why."""
 
@@ -92,7 +111,14 @@ def gather(folder: Path) -> Evidence:
     """
     study = open_study(folder)
     damaged: dict[str, str] = {}
-    probes = [_readable("probe", damaged, read_probe, found) for found in probe_folders(folder)]
+
+    def readable(section: str, read: Callable[[_P], _T], places: Iterable[_P]) -> tuple[_T, ...]:
+        found = [_readable(section, damaged, read, place) for place in places]
+        return tuple(one for one in found if one is not None)
+
+    has_decision = [folder] if (folder / RECORD).exists() else []
+    demonstrations = [number for number in KINDS if path_of(folder, number).exists()]
+    has_capture = [folder / CAPTURE] if (folder / CAPTURE).exists() else []
     return Evidence(
         study=study,
         summary=summarize(study),
@@ -107,17 +133,40 @@ def gather(folder: Path) -> Evidence:
             for plan, run in study.finished()
         ),
         under_way=tuple(_under_way(study)),
-        probes=tuple(probe for probe in probes if probe is not None),
+        probes=readable("probe", read_probe, probe_folders(folder)),
+        memories=readable("memory", read_memory, memory_folders(folder)),
+        comparisons=readable(
+            "compare", read_comparison, sorted(folder.glob(f"compare/**/{COMPARE}"))
+        ),
+        lectures=readable("lecture", lambda n: read_demonstration(folder, n), demonstrations),
+        decision=next(iter(readable("decision", read_decision, has_decision)), None),
+        captured=next(iter(readable("capture", read_captured, has_capture)), {}),
         damaged=damaged,
     )
 
 
+def read_captured(path: Path) -> dict[int, dict[str, Spectrum]]:
+    """Spectra of weight gradients, by step and by the parameter's full name.
+
+    Raises:
+        SpectrumError, StudyError: the file is damaged, or holds no captured spectra.
+    """
+    found: dict[int, dict[str, Spectrum]] = {}
+    for labels, spectrum in storage.read_parquet(path):
+        if not {"step", "module", "role", "name"} <= labels.keys():
+            raise StudyError(f"{path} holds no spectra of fs.capture: write its rows there.")
+        if labels["role"] == "weight_gradient":
+            called = f"{labels['module']}.{labels['name']}".lstrip(".")
+            found.setdefault(labels["step"], {})[called] = spectrum
+    return found
+
+
 def _readable(
-    section: str, damaged: dict[str, str], read: Callable[[Path], _T], path: Path
+    section: str, damaged: dict[str, str], read: Callable[[_P], _T], place: _P
 ) -> _T | None:
-    """What `read` finds in `path`; None, and the reason in `damaged`, where it cannot."""
+    """What `read` finds in a place; None, and the reason in `damaged`, where it cannot."""
     try:
-        return read(path)
+        return read(place)
     except FloatscopeError as error:
         damaged[section] = str(error)
     except FileNotFoundError as error:

@@ -1,0 +1,61 @@
+"""The lecture's demonstrations: their figures and what they found, from their records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from floatscope.lab.lecture.figures import figure as specification
+from floatscope.lab.lecture.keep import DemoFile
+from floatscope.lab.lecture.telling import demo1, demo2, demo3, demo4, demo5
+from floatscope.report.charts import CONFIG, SCHEMA, VEGA_LITE
+from floatscope.report.evidence import Evidence
+from floatscope.report.figure import Figure
+from floatscope.report.section import Section
+from floatscope.report.svg import compact
+from floatscope.report.words import Say
+
+TELLINGS = {1: demo1, 2: demo2, 3: demo3, 4: demo4, 5: demo5}
+"""What each demonstration says."""
+
+
+def section(evidence: Evidence) -> Section:
+    """The section; pending without a record of any demonstration."""
+    title = Say("The lecture: five demonstrations", "课堂演示：五个实验")
+    problem = evidence.damaged.get("lecture", "")
+    if not evidence.lectures:
+        command = f"floatscope lecture all --out {evidence.folder}"
+        return Section(name="lecture", title=title, command=command, problem=problem)
+    figures = tuple(_figure(file) for file in evidence.lectures)
+    return Section(
+        name="lecture",
+        title=title,
+        problem=problem,
+        figures=figures,
+        values={
+            "demonstrations": [
+                {
+                    "number": file.demonstration,
+                    "told": TELLINGS[file.demonstration].TOLD,
+                    "figure": drawn,
+                    "observations": [*TELLINGS[file.demonstration].observations(file.record)],
+                }
+                for file, drawn in zip(evidence.lectures, figures, strict=True)
+            ]
+        },
+    )
+
+
+def _figure(file: DemoFile[Any]) -> Figure:
+    import vl_convert
+
+    words = TELLINGS[file.demonstration].TOLD
+    spec = {
+        "$schema": SCHEMA, "background": None, "padding": 2, "config": CONFIG,
+        **specification(file.demonstration, file.record),
+    }  # fmt: skip
+    return Figure(
+        name=f"lecture-{file.demonstration}",
+        title=Say(words.title.en, words.title.zh),
+        svg=compact(vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)),
+        note=Say(words.caption.en, words.caption.zh),
+    )
