@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup
 
+_TAG = re.compile(r"<[^>]+>")
+"""Coordinates are in tags; the numbers between them are labels."""
 _NUMBER = re.compile(r"-?\d+\.\d{2,}(?:e-?\d+)?")
 _ATTRIBUTES = re.compile(
     r' (?:class|role|aria-[a-z]+|pointer-events|version|xmlns:xlink|stroke-miterlimit)="[^"]*"'
@@ -24,13 +26,17 @@ _SIZE = re.compile(r'<svg xmlns="[^"]*" width="([\d.]+)" height="([\d.]+)" viewB
 def compact(svg: str) -> Markup:
     """Vega's SVG without what a picture does not need: a third of its size."""
     svg = _ATTRIBUTES.sub("", svg)
-    svg = _NUMBER.sub(lambda match: f"{float(match[0]):.1f}".removesuffix(".0"), svg)
+    svg = _TAG.sub(lambda tag: _NUMBER.sub(_rounded, tag[0]), svg)
     svg = _EMPTY_PATH.sub("", svg)
     before = ""
     while svg != before:
         before, svg = svg, _EMPTY_GROUP.sub("", svg)
     svg = _SIZE.sub(r'<svg viewBox="\3" aria-hidden="true" style="max-width:\1px">', svg)
     return Markup(svg)
+
+
+def _rounded(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.1f}".removesuffix(".0")
 
 
 def short(value: float) -> str:
