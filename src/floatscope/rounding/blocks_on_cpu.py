@@ -16,7 +16,7 @@ from floatscope.formats.values import octave_of
 from floatscope.rounding.block_layout import Layout
 from floatscope.rounding.cast import Cast
 from floatscope.rounding.grid import INDEX, grid_of
-from floatscope.rounding.on_cpu import STREAM_BYTES
+from floatscope.rounding.on_cpu import SMALL_PIECE, STREAM_BYTES, bits_of
 from floatscope.rounding.on_cpu import apart as elsewhere
 from floatscope.rounding.receipt import NUM_COUNTS
 from floatscope.rounding.reference_blocks import tensor_encode, top_fraction_bits
@@ -24,11 +24,11 @@ from floatscope.rounding.threads import Counts, spread
 
 PIECE = 1 << 19
 """Elements of the strips that a thread takes at a time, if a strip is not longer."""
-SMALL_PIECE = 1 << 14
 STREAM_WIDTHS = (1, 16, 32)
 """Widths of blocks whose kernels can store past the caches."""
 LONGEST_ROW = 1 << 13
-"""Longer rows of short blocks are folded, so that threads can share them."""
+"""Rows of short blocks are folded or joined to this length: threads share them, and each has its
+price."""
 
 _RULES = list(ScaleRule)
 
@@ -96,47 +96,57 @@ class _Strips:
         encode: np.float32 | None,
     ) -> Counts:
         """Round the strips of one matrix, or of several that stack without a gap."""
-        from floatscope.rounding.kernels.numba_blocks import round_strips
-
         factor = np.float32(1) if encode is None else encode
         height, width, columns = layout.height, layout.width, layout.columns
         scale = None
         if layout.whole_tensor:
-            columns = LONGEST_ROW if columns % LONGEST_ROW == 0 else columns
+            columns = max(columns, math.gcd(x.numel(), LONGEST_ROW))
             rows, width = x.numel() // columns, columns
             scale, stored = stored, np.empty((rows, 1), np.float32)
-        elif height == 1 and columns > LONGEST_ROW and columns % width == 0 and width < LONGEST_ROW:
-            columns = width * math.gcd(columns // width, LONGEST_ROW // width)
+        elif height == 1 and columns % width == 0 and width < LONGEST_ROW:
+            columns = width * math.gcd(x.numel() // width, LONGEST_ROW // width)
             rows = x.numel() // columns
             stored = stored.reshape(rows, -1)
-        direct = x.dtype == out.dtype == torch.float32
-        per_piece = max((PIECE if direct else SMALL_PIECE) // (height * columns), 1)
-        streams = direct and width in STREAM_WIDTHS and columns % 16 == 0 and not self.divides
-        streams = streams and out.nbytes >= STREAM_BYTES
-
-        given, target = (_bits(x), _bits(out)) if direct else (None, None)
+        kernel, is_direct = _kernel_for(x.dtype, out.dtype)
+        per_piece = max((PIECE if is_direct else SMALL_PIECE) // (height * columns), 1)
+        streams = out.dtype is torch.float32 and out.nbytes >= STREAM_BYTES and not self.divides
+        streams = streams and is_direct and width in STREAM_WIDTHS and columns % 16 == 0
+        source, target = (bits_of(x), bits_of(out)) if is_direct else (None, None)
 
         def strips(first: int, last: int, counts: Counts) -> None:
             start, stop = first * height * columns, min(last * height, rows) * columns
-            if given is not None and target is not None:
-                source, result = elsewhere(given, target, start, stop)
+            if source is not None and target is not None:
+                given, result = elsewhere(source, target, start, stop)
             else:
-                source = _bits(x[start:stop].to(torch.float32))
-                result = np.empty_like(source)
+                given = bits_of(x[start:stop].to(torch.float32))
+                result = np.empty_like(given)
             kept = stored[first:last].reshape(-1)
             stream = streams and result.ctypes.data % 64 == 0
-            round_strips(
-                source, result, columns, kept, height, width, self.rule,
+            kernel(
+                given, result, columns, kept, height, width, self.rule,
                 self.element, amax, factor, self.apart, self.plain, stream, self.chance, self.grid,
                 np.uint64(offset + start), self.key, self.spare, counts,
             )  # fmt: skip
-            if not direct:
+            if not is_direct:
                 out[start:stop].copy_(torch.from_numpy(result.view(np.float32)))
 
         counts = spread(strips, -(-rows // height), NUM_COUNTS, per_piece)
         if scale is not None:
             scale[:] = stored[0]
         return counts
+
+
+@cache
+def _kernel_for(given: torch.dtype, wanted: torch.dtype) -> tuple[Any, bool]:
+    """What rounds strips of these dtypes, and whether it takes them as they are, not as fp32."""
+    from floatscope.rounding.kernels.numba_bf16 import STRIPS
+    from floatscope.rounding.kernels.numba_blocks import round_strips
+
+    if given is wanted is torch.float32:
+        return round_strips, True
+    is_direct = {given, wanted} <= {torch.float32, torch.bfloat16}
+    kind = given is torch.bfloat16, wanted is torch.bfloat16
+    return (STRIPS[kind], True) if is_direct else (round_strips, False)
 
 
 def _has_anchor(grid: NDArray[np.uint64]) -> bool:
@@ -162,13 +172,11 @@ def _amax(x: Tensor, *, finite: bool) -> np.uint32:
 
     found = [0]
     largest_of = finite_amax_of if finite else amax_of
+    is_direct = x.dtype in (torch.float32, torch.bfloat16)
 
     def piece(start: int, stop: int, counts: Counts) -> None:
-        found.append(int(largest_of(_bits(x[start:stop].to(torch.float32)))))
+        part = x[start:stop]
+        found.append(int(largest_of(bits_of(part if is_direct else part.to(torch.float32)))))
 
-    spread(piece, x.numel(), 0, PIECE if x.dtype == torch.float32 else SMALL_PIECE)
-    return np.uint32(max(found))
-
-
-def _bits(x: Tensor) -> NDArray[np.uint32]:
-    return x.numpy().view(np.uint32)
+    spread(piece, x.numel(), 0, PIECE if is_direct else SMALL_PIECE)
+    return np.uint32(max(found) << (16 if x.dtype is torch.bfloat16 else 0))

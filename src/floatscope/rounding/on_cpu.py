@@ -21,7 +21,7 @@ SMALL_PIECE = 1 << 14
 """Elements converted at a time: Torch converts so few without threads of its own, which would not
 survive a fork."""
 
-_BITS = {torch.float32: np.uint32, torch.float64: np.uint64}
+_BITS = {torch.float32: np.uint32, torch.float64: np.uint64, torch.bfloat16: np.uint16}
 
 
 def round_cpu(
@@ -47,27 +47,50 @@ def round_cpu(
     x, out = x.reshape(-1), out.view(-1)
     if is_power and x.dtype == out.dtype == torch.float32:
         counted = is_counted or cast.can_raise
-        return _powers(_bits(x), _bits(out), grid, not is_fresh, counted)
+        return _powers(bits_of(x), bits_of(out), grid, not is_fresh, counted)
     if carrier == x.dtype == out.dtype:
-        source, target = _bits(x), _bits(out)
+        source, target = bits_of(x), bits_of(out)
         stream = not is_fresh and _can_stream(target)
 
         def direct(start: int, stop: int, counts: Counts) -> None:
             given, result = apart(source, target, start, stop)
-            at, size = np.uint64(offset + start), stop - start
-            round_span(given, result, 0, size, at, grid, key, spare, stream, counts, is_counted)
+            at = np.uint64(offset + start)
+            round_span(given, result, at, grid, key, spare, stream, counts, is_counted)
 
         return spread(direct, x.numel(), NUM_COUNTS)
+    if carrier is torch.float32 and {x.dtype, out.dtype} <= {torch.float32, torch.bfloat16}:
+        return _by_bf16(x, out, grid, offset, key, spare, is_counted)
 
     def converted(start: int, stop: int, counts: Counts) -> None:
         given = x[start:stop].to(carrier)
         result = torch.empty_like(given)
-        source, target = _bits(given), _bits(result)
-        at, size = np.uint64(offset + start), stop - start
-        round_span(source, target, 0, size, at, grid, key, spare, False, counts, is_counted)
+        at, source = np.uint64(offset + start), bits_of(given)
+        round_span(source, bits_of(result), at, grid, key, spare, False, counts, is_counted)
         out[start:stop].copy_(result)
 
     return spread(converted, x.numel(), NUM_COUNTS, SMALL_PIECE)
+
+
+def _by_bf16(
+    x: Tensor,
+    out: Tensor,
+    grid: NDArray[np.uint64],
+    offset: int,
+    key: np.uint64,
+    spare: np.uint32,
+    is_counted: bool,
+) -> Counts:
+    """One of x and out is bf16, or both are."""
+    from floatscope.rounding.kernels.numba_bf16 import SPANS
+
+    spans = SPANS[x.dtype is torch.bfloat16, out.dtype is torch.bfloat16]
+    source, target = bits_of(x), bits_of(out)
+
+    def piece(start: int, stop: int, counts: Counts) -> None:
+        at = np.uint64(offset + start)
+        spans(source[start:stop], target[start:stop], at, grid, key, spare, counts, is_counted)
+
+    return spread(piece, x.numel(), NUM_COUNTS)
 
 
 def _powers(
@@ -79,7 +102,7 @@ def _powers(
 
     def piece(start: int, stop: int, counts: Counts) -> None:
         given, result = apart(x, out, start, stop)
-        round_powers(given, result, 0, stop - start, grid, counts, stream, counted)
+        round_powers(given, result, grid, counts, stream, counted)
 
     return spread(piece, x.size, NUM_COUNTS)
 
@@ -94,10 +117,9 @@ def encode_cpu(
     x, target = x.reshape(-1), codes.view(-1).numpy()
 
     def piece(start: int, stop: int, counts: Counts) -> None:
-        given = _bits(x[start:stop].to(carrier))
-        size, at = stop - start, np.uint64(offset + start)
-        part = target[start:stop]
-        encode_span(given, part, 0, size, at, grid, key, spare, counts, is_counted)
+        given, part = bits_of(x[start:stop].to(carrier)), target[start:stop]
+        at = np.uint64(offset + start)
+        encode_span(given, part, at, grid, key, spare, counts, is_counted)
 
     return spread(piece, x.numel(), NUM_COUNTS, PIECE if carrier == x.dtype else SMALL_PIECE)
 
@@ -127,5 +149,7 @@ def _constants(
     return carrier, grid, np.uint64(cast.key), np.uint32(cast.spare), cast.is_e8m0_to_nearest
 
 
-def _bits(x: Tensor) -> NDArray[np.unsignedinteger]:
-    return x.detach().numpy().view(_BITS[x.dtype])
+def bits_of(x: Tensor) -> NDArray[np.unsignedinteger[Any]]:
+    """The memory of a tensor of fp32, fp64 or bf16 as unsigned integers."""
+    x = x.detach()
+    return (x.view(torch.int16) if x.dtype is torch.bfloat16 else x).numpy().view(_BITS[x.dtype])

@@ -7,8 +7,9 @@ makes of x * encode comes back times the scale. Both factors are fp32; where the
 the multiplications are exact, or underflow so far below the element format that only the sign is
 left.
 
-The scales are those of `numba_scales.py`, whose checksum is a part of the kernel: Numba's cache of
-compiled code looks for changes in this file alone.
+The scales are those of `numba_scales.py` and the uncounted loops those of `numba_plain.py`, whose
+checksums are a part of the kernels: Numba's cache of compiled code looks for changes in this file
+alone.
 """
 
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false
@@ -21,26 +22,23 @@ import numpy as np
 from numba import njit
 
 from floatscope.rounding.grid import INDEX
-from floatscope.rounding.kernels import checksum, numba_scales
+from floatscope.rounding.kernels import checksum, numba_plain, numba_scales
 from floatscope.rounding.kernels.numba_bits import (
     as_bits,
     as_float,
     as_real,
     is_below,
-    prefetch,
     random_word,
     shift_left,
     shift_right,
-    store_past_caches,
     words,
 )
+from floatscope.rounding.kernels.numba_plain import past_row, plain_row
 from floatscope.rounding.kernels.numba_scales import AMAX_DIVIDE, NVFP4, scale_blocks
 from floatscope.rounding.receipt import NUM_COUNTS
 
 SEGMENT, LONG_SEGMENT = 2048, 4096
 """Columns of a segment, and of one that is a single row, or one block if that is wider."""
-LINES = 64
-"""Elements between two requests for memory."""
 
 DROP, NORMAL, STEP, ONE_BY_STEP, ANCHOR = (
     INDEX[n] for n in ("drop", "normal", "step", "one_by_step", "anchor")
@@ -93,119 +91,6 @@ def amax_row(x, amax, width, room):
             amax[b] = largest
     for i in range(whole * width, x.size):
         amax[whole] = max(amax[whole], u32(x[i] & MAGNITUDE))
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def limits_of(g):
-    """What `anchored_of` needs of the grid."""
-    drop = u32(u32(u32(g[DROP]) << u32(23)) | HALF)
-    largest, lowest = as_float(u32(g[LARGEST])), as_float(u32(u32(g[LOWEST]) | SIGN))
-    return drop, u32(u32(g[ANCHOR]) | HALF), largest, lowest, SIGN if g[NEGATIVE_ZERO] else NONE
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def anchored_of(t, scale, drop, anchor, largest, lowest, zero_sign):
-    """A scaled element to nearest even, and scaled back.
-
-    As in `numba_elements.py`, the processor rounds what is left after adding 1.5 * 2^drop times the
-    octave, or the format's anchor if that is more. Clipping comes first, and NaN passes it.
-    """
-    v = largest if largest < t else t
-    v = lowest if lowest > v else v
-    far = as_float(max(u32(u32(as_bits(v) & INFINITY) + drop), anchor))
-    r = u32(as_bits(f32(f32(v + far) - far)) | u32(as_bits(t) & zero_sign))
-    return as_bits(f32(as_float(r) * scale))
-
-
-def _plain(width, divide, past_caches=False):
-    """Elements to nearest even, uncounted, in blocks of a width that the compiler unrolls."""
-
-    @njit(nogil=True, cache=True, error_model="numpy")
-    def plain(x, out, encode, scale, ahead, g):
-        drop, anchor, largest, lowest, zero_sign = limits_of(g)
-        for b in range(x.size // width):
-            e, s = encode[b], scale[b]
-            for j in range(0, width, 16):  # fetch what is read next: the next segment
-                prefetch(x, ahead + b * width + j)
-            for j in range(width):
-                i = u64(b * width + j)
-                value = as_float(x[i])
-                t = f32(value / e) if divide else f32(value * e)
-                y = anchored_of(t, s, drop, anchor, largest, lowest, zero_sign)
-                if past_caches:
-                    store_past_caches(out, i, y)
-                else:
-                    out[i] = y
-
-    return plain
-
-
-def _apart(divide, past_caches=False):
-    """The same, each element with its own factors."""
-
-    @njit(nogil=True, cache=True, error_model="numpy")
-    def apart(x, out, encode, scale, ahead, g):
-        drop, anchor, largest, lowest, zero_sign = limits_of(g)
-        whole = x.size // LINES * LINES
-        for line in range(0, whole, LINES):
-            for j in range(0, LINES, 16):
-                prefetch(x, ahead + line + j)
-            for j in range(LINES):
-                i = u64(line + j)
-                value, e = as_float(x[i]), encode[i]
-                t = f32(value / e) if divide else f32(value * e)
-                y = anchored_of(t, scale[i], drop, anchor, largest, lowest, zero_sign)
-                if past_caches:
-                    store_past_caches(out, i, y)
-                else:
-                    out[i] = y
-        for i in range(whole, x.size):
-            value, e = as_float(x[i]), encode[i]
-            t = f32(value / e) if divide else f32(value * e)
-            out[i] = anchored_of(t, scale[i], drop, anchor, largest, lowest, zero_sign)
-
-    return apart
-
-
-plain_1, plain_16, plain_32 = _apart(False), _plain(16, False), _plain(32, False)
-plain_128, divided_1, divided_128 = _plain(128, False), _apart(True), _plain(128, True)
-past_1, past_16, past_32 = _apart(False, True), _plain(16, False, True), _plain(32, False, True)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def past_row(x, out, encode, scale, width, ahead, g):
-    """`plain_row` for outputs that are stored past the caches, in the widths that gain most."""
-    done = x.size // width * width
-    if width == 1:
-        past_1(x, out, encode, scale, ahead, g)
-    elif width == 16:
-        past_16(x[:done], out[:done], encode, scale, ahead, g)
-    else:
-        past_32(x[:done], out[:done], encode, scale, ahead, g)
-    return done
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def plain_row(x, out, encode, scale, width, divide, ahead, g):
-    """As many elements of a row as a loop of known width takes; returns how many these are."""
-    done = x.size // width * width
-    if width == 1 and divide:
-        divided_1(x, out, encode, scale, ahead, g)
-    elif width == 128 and divide:
-        divided_128(x, out, encode, scale, ahead, g)
-    elif divide:
-        done = 0
-    elif width == 1:
-        plain_1(x, out, encode, scale, ahead, g)
-    elif width == 16:
-        plain_16(x, out, encode, scale, ahead, g)
-    elif width == 32:
-        plain_32(x, out, encode, scale, ahead, g)
-    elif width == 128:
-        plain_128(x, out, encode, scale, ahead, g)
-    else:
-        done = 0
-    return done
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -311,37 +196,49 @@ def repeat(factors, width, out):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def round_row(
-    x, out, encode, scale, width, divide, plain, stream, chance, ahead, g, index, key, spare, room,
-    counts,
-):  # fmt: skip
-    """Round the part of a row that a segment has; `room` is space for the factors of elements."""
-    done = 0
-    if plain and stream:
-        done = past_row(x, out, encode, scale, width, ahead, g)
-    elif plain:
-        done = plain_row(x, out, encode, scale, width, divide, ahead, g)
-    if done == x.size:
-        return
-    encodes, scales = room[0, : x.size - done], room[1, : x.size - done]
-    repeat(encode[done // width :], width, encodes)
-    repeat(scale[done // width :], width, scales)
-    if chance:
-        at = u64(index + u64(done))
-        head = done + min(
-            x.size - done, np.int64(1 << 32) - np.int64(u32(at))
-        )  # the key's words change there
-        stochastic(x[done:head], out[done:head], encodes, scales, divide, g, at, key, spare, counts)
-        if head < x.size:
-            at = u64(at + u64(head - done))
-            encodes, scales = encodes[head - done :], scales[head - done :]
-            stochastic(x[head:], out[head:], encodes, scales, divide, g, at, key, spare, counts)
-    else:
-        nearest(x[done:], out[done:], encodes, scales, divide, g, counts)
+def chance_row(x, out, encodes, scales, divide, g, at, key, spare, counts):
+    """`stochastic`, also for indices that pass a multiple of 2^32, where the key's words change."""
+    head = min(x.size, np.int64(1 << 32) - np.int64(u32(at)))
+    xs, ys = x[:head], out[:head]
+    stochastic(xs, ys, encodes, scales, divide, g, at, key, spare, counts)
+    if head < x.size:
+        at = u64(at + u64(head))
+        xs, ys, encodes, scales = x[head:], out[head:], encodes[head:], scales[head:]
+        stochastic(xs, ys, encodes, scales, divide, g, at, key, spare, counts)
+
+
+def _round_row(revision: int) -> Any:
+    """The kernel for one state of the source of the uncounted loops."""
+
+    @njit(nogil=True, cache=True, error_model="numpy")
+    def round_row(
+        x, out, encode, scale, width, divide, plain, stream, chance, ahead, g, index, key, spare,
+        room, counts,
+    ):  # fmt: skip
+        """Round a segment's part of a row; `room` is space for the factors of elements."""
+        done = 0
+        if plain and stream and revision > 0:
+            done = past_row(x, out, encode, scale, width, ahead, g)
+        elif plain:
+            done = plain_row(x, out, encode, scale, width, divide, ahead, g)
+        if done == x.size:
+            return
+        encodes, scales = room[0, : x.size - done], room[1, : x.size - done]
+        repeat(encode[done // width :], width, encodes)
+        repeat(scale[done // width :], width, scales)
+        xs, ys = x[done:], out[done:]
+        if chance:
+            at = u64(index + u64(done))
+            chance_row(xs, ys, encodes, scales, divide, g, at, key, spare, counts)
+        else:
+            nearest(xs, ys, encodes, scales, divide, g, counts)
+
+    return round_row
 
 
 def _round_strips(revision: int) -> Any:
-    """The kernel for one state of the scales' source."""
+    """The kernel for one state of the sources of the scales and of the uncounted loops."""
+    round_row = _round_row(revision)
 
     @njit(nogil=True, cache=True, error_model="numpy")
     def round_strips(
@@ -352,12 +249,11 @@ def _round_strips(revision: int) -> Any:
 
         x and out are matrices of bits, flat, and may be the same; `stored`, flat too, receives the
         stored scales. `element` is (top octave, fraction bits, largest value). `amax_before` is
-        what a block's amax is at least. `apart`: leave fp32 scales out of the values. `offset` is
-        the logical index of x[0]. `plain`: to nearest, uncounted; `stream`: that past the caches,
-        for rows of aligned lines and a width that `past_row` has.
+        every block's amax, if it is known and not zero. `apart`: leave fp32 scales out of the
+        values. `offset` is the logical index of x[0]. `plain`: to nearest, uncounted; `stream`:
+        that past the caches, for rows of aligned lines and a width that `past_row` has.
         """
-        rows = x.size // columns
-        divide = rule == AMAX_DIVIDE and revision > 0
+        rows, divide = x.size // columns, rule == AMAX_DIVIDE and revision > 0
         segment = LONG_SEGMENT if height == 1 else SEGMENT
         segment = min(max(width, segment // width * width), columns)
         num_blocks = (segment + width - 1) // width
@@ -371,9 +267,8 @@ def _round_strips(revision: int) -> Any:
                 right = min(left + segment, columns)
                 first, blocks = left // width, (right - left + width - 1) // width
                 amax[:] = amax_before
-                for row in range(top, bottom):
-                    start = row * columns
-                    amax_row(x[start + left : start + right], amax, width, halves)
+                for row in range(top, bottom if amax_before == NONE else top):
+                    amax_row(x[row * columns + left : row * columns + right], amax, width, halves)
                 kept = stored[top // height * per_strip + first :][:blocks]
                 scale_blocks(amax[:blocks], rule, encode, scale, kept, element, tensor_encode)
                 if apart:
@@ -381,13 +276,13 @@ def _round_strips(revision: int) -> Any:
                 ahead = segment if right < columns else height * columns - left
                 for row in range(top, bottom):
                     start, stop = row * columns + left, row * columns + right
+                    xs, ys, at = x[start:stop], out[start:stop], u64(offset + u64(start))
                     round_row(
-                        x[start:stop], out[start:stop], encode, scale, width, divide, plain, stream,
-                        chance, ahead, g,
-                        u64(offset + u64(start)), key, spare, room, counts,
+                        xs, ys, encode, scale, width, divide, plain, stream, chance, ahead, g, at,
+                        key, spare, room, counts,
                     )  # fmt: skip
 
     return round_strips
 
 
-round_strips = _round_strips(checksum(numba_scales))
+round_strips = _round_strips(checksum(numba_scales) + checksum(numba_plain))

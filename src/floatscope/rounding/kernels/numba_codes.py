@@ -129,13 +129,13 @@ def _encode_span(revision: int) -> Any:
     """The kernel for one state of the rounding's source."""
 
     @njit(nogil=True, cache=True)
-    def encode_span(x, out, start, stop, offset, g, key, spare, counts, counted):
-        """Round x[start:stop] and write the codes; `offset` is the logical index of x[0]."""
+    def encode_span(x, out, offset, g, key, spare, counts, counted):
+        """Round x and write the codes; `offset` is the logical index of x[0]."""
         plain = revision > 0 and g[MODE] == FAST_NEAREST and not (g[INTEGER] or g[FLUSH] or g[ZERO])
         buffer = np.empty(CHUNK, x.dtype)
         mask = u64((u64(1) << g[WIDTH]) - u64(1))
-        for first in range(start, stop, CHUNK):
-            last = min(first + CHUNK, stop)
+        for first in range(0, x.size, CHUNK):
+            last = min(first + CHUNK, x.size)
             chunk, codes = buffer[: last - first], out[first:last]
             if plain:
                 xs, uncounted = x[first:last], not counted and g[NEGATIVE_ZERO]

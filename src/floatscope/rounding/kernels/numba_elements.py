@@ -369,10 +369,10 @@ def _round_span(revision: int) -> Any:
     round_chunk = _round_chunk(revision)
 
     @njit(nogil=True, cache=True)
-    def round_span(x, out, start, stop, offset, g, key, spare, stream, counts, counted):
-        """Round x[start:stop] into out; `offset` is the logical index of x[0]."""
-        for first in range(start, stop, CHUNK if revision > 0 else 1):
-            last = min(first + CHUNK, stop)
+    def round_span(x, out, offset, g, key, spare, stream, counts, counted):
+        """Round x into out; `offset` is the logical index of x[0]."""
+        for first in range(0, x.size, CHUNK if revision > 0 else 1):
+            last = min(first + CHUNK, x.size)
             xs, ys, at = x[first:last], out[first:last], u64(offset + u64(first))
             round_chunk(xs, ys, g, at, key, spare, counts, stream, counted)
 

@@ -105,19 +105,19 @@ near, past = _uncounted(False), _uncounted(True)
 
 
 @njit(nogil=True, cache=True)
-def round_powers(x, out, start, stop, g, counts, stream, counted):
-    """Round x[start:stop] into out, which may be x, and count as `round_span` does if `counted`."""
+def round_powers(x, out, g, counts, stream, counted):
+    """Round x into out, and count as `round_span` does if `counted`."""
     found = np.zeros(6, np.int64)
     if not counted:
-        whole = start + (stop - start) // LINES * LINES
+        whole = x.size // LINES * LINES
         if stream:
-            past(x[start:whole], out[start:whole], g)
+            past(x[:whole], out[:whole], g)
         else:
-            near(x[start:whole], out[start:whole], g)
-        powers(x[whole:stop], out[whole:stop], g, found)
+            near(x[:whole], out[:whole], g)
+        powers(x[whole:], out[whole:], g, found)
         return
-    for first in range(start, stop, CHUNK):
-        last = min(first + CHUNK, stop)
+    for first in range(0, x.size, CHUNK):
+        last = min(first + CHUNK, x.size)
         powers(x[first:last], out[first:last], g, found)
         counts[BEYOND] += found[0]
         counts[INFINITE] += found[5]

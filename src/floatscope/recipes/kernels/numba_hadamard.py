@@ -1,0 +1,94 @@
+"""The Hadamard transform of neighbors along a column, by additions and subtractions alone.
+
+Columns are taken 64 at a time, in a room that stays in the first-level cache. Loops have this
+constant length, so that the compiler makes them vector instructions; only the last columns may be
+fewer. Rows of the room are told apart by where they start: a slice of an array costs more than the
+16 additions it would be made for.
+"""
+
+# pyright: reportCallIssue=false
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from floatscope.rounding.kernels.numba_bits import as_float, shift_left
+
+C = 64
+u32, u64, f32 = np.uint32, np.uint64, np.float32
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def load(x, first, room, at, sign, wanted):
+    """room[at:] = sign * the values of x, bits of fp32 or bf16, from `first` on."""
+    up = u32(32 - 8 * x.itemsize)
+    if wanted == C:
+        for c in range(C):
+            room[u64(at + c)] = f32(as_float(shift_left(u32(x[u64(first + c)]), up)) * sign)
+    else:
+        for c in range(wanted):
+            room[u64(at + c)] = f32(as_float(shift_left(u32(x[u64(first + c)]), up)) * sign)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def butterfly(x, out, a, b):
+    """Rows a and b of x, added and subtracted."""
+    for c in range(C):
+        out[u64(a + c)] = f32(x[u64(a + c)] + x[u64(b + c)])
+    for c in range(C):
+        out[u64(b + c)] = f32(x[u64(a + c)] - x[u64(b + c)])
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def butterflies(x, other, size):
+    """Sylvester's transform of the rows of x: those 1, 2, 4, ... apart; in x or in `other`."""
+    step = 1
+    while step < size:
+        for i in range(size):
+            if i & step == 0:
+                butterfly(x, other, i * C, (i + step) * C)
+        x, other = other, x
+        step *= 2
+    return x
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def store(room, at, out, first, factor, wanted):
+    """out[first:] = factor * a row of the room."""
+    if wanted == C:
+        for c in range(C):
+            out[u64(first + c)] = f32(room[u64(at + c)] * factor)
+    else:
+        for c in range(wanted):
+            out[u64(first + c)] = f32(room[u64(at + c)] * factor)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def store_transposed(room, size, out, first, rows, factor, wanted):
+    """The columns of the room as pieces of the rows of `out`."""
+    for c in range(wanted):
+        for i in range(size):
+            out[u64(first + c * rows + i)] = f32(room[u64(i * C + c)] * factor)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def turn_rows(x, out, columns, signs, factor, transposed, start, stop):
+    """Transform rows start to stop, in whole groups.
+
+    x are the bits of the matrix, flat, and out is fp32; `signs` are those of a group's rows, and
+    `factor` is what results are multiplied by. With `transposed`, out is the transpose.
+    """
+    size, rows = signs.size, x.size // columns
+    room, other = np.zeros(size * C, np.float32), np.zeros(size * C, np.float32)
+    for top in range(start, stop, size):
+        for left in range(0, columns, C):
+            wanted = min(C, columns - left)
+            for i in range(size):
+                load(x, (top + i) * columns + left, room, i * C, signs[i], wanted)
+            turned = butterflies(room, other, size)
+            if transposed:
+                store_transposed(turned, size, out, left * rows + top, rows, factor, wanted)
+            else:
+                for i in range(size):
+                    store(turned, i * C, out, (top + i) * columns + left, factor, wanted)
