@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -17,7 +18,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print the re
 
 @study.command()
 @click.argument(
-    "study", default="quick", help="A preset: quick, novel or lowbit; or a study file (TOML)."
+    "study",
+    default="quick",
+    help="A preset: quick, novel, lowbit or stress; or a study file (TOML).",
 )
 @click.option("--text", help="A UTF-8 text to train on; without it, the built-in world.")
 @click.option("--recipes", help="Recipes to compare, separated by commas.")
@@ -70,21 +73,92 @@ def run(
 @click.argument("folder", type=Path, help="A study's folder.")
 @json_option
 def show(folder: Path, as_json: bool) -> None:
-    """Show what a study has found so far."""
-    _show(folder, as_json)
+    """Show what a study has found so far, and its verdicts.
+
+    Exit status 3 if the claim that the study stated does not hold for an arm, 4 if it is undecided
+    or there is no verdict.
+    """
+    status = _show(folder, as_json)
+    if status:
+        raise click.exceptions.Exit(status)
 
 
-def _show(folder: Path, as_json: bool) -> None:
+@study.command()
+@click.argument("folder", type=Path, help="A study's folder.")
+@click.argument("file", type=Path, help="A TOML file with a table [question].")
+def ask(folder: Path, file: Path) -> None:
+    """State a question that a study was not planned with.
+
+    Where runs are there already, every verdict says that it was stated after them.
+    """
+    from floatscope.cli.console import output
+    from floatscope.files import owned
+    from floatscope.lab.study.folder import open_study
+    from floatscope.lab.study.toml import read_question
+
+    question = read_question(file)
+    open_study(folder)
+    with owned(folder, "the study in"):
+        asked = open_study(folder).ask(question)
+    runs = asked.num_finished()
+    when = f"after {runs} of its runs had ended" if runs else "before its runs"
+    output.print(f"{folder}: asked on {asked.asked}, {when}", highlight=False)
+
+
+@study.command()
+@click.argument("folder", type=Path, help="A study's folder.")
+@click.option("--lang", type=click.Choice(["en", "zh"]), default="en", help="Language of the text.")
+@json_option
+@click.option("--out", type=Path, help="A folder for decision.json and its text; often FOLDER.")
+def decide(folder: Path, lang: Literal["en", "zh"], as_json: bool, out: Path | None) -> None:
+    """Answer the course document's three questions from a study's records.
+
+    Which precision and why, why fp16 needs loss scaling, and whether the memory account adds up;
+    then its acceptance criteria. Each statement names the records it rests on. Exit status 3 if a
+    criterion does not hold, 4 if one was not measured or the choice is provisional.
+    """
     from floatscope.cli.console import output, print_json
+    from floatscope.errors import StudyError
+    from floatscope.lab.decision.decide import decide as decide_study
+    from floatscope.lab.decision.decide import status
+    from floatscope.lab.decision.keep import keep
+    from floatscope.lab.decision.markdown import markdown
+    from floatscope.lab.study.folder import open_study
+
+    if out is not None and not out.name:
+        raise StudyError("--out is empty; name a folder for the record.")
+    decision = decide_study(open_study(folder))
+    if out is not None:
+        keep(out, decision)
+    if as_json:
+        print_json(decision)
+    else:
+        output.print(markdown(decision, lang), width=max(80, output.width), markup=False)
+    if status(decision):
+        raise click.exceptions.Exit(status(decision))
+
+
+def _show(folder: Path, as_json: bool) -> int:
+    """Show a study; returns the exit status that its verdicts mean."""
+    from floatscope.cli.console import output, print_json
+    from floatscope.cli.stress_table import stress_table
     from floatscope.cli.study_table import study_table
     from floatscope.lab.study.folder import open_study
+    from floatscope.lab.study.stress_summary import summarize_stress
     from floatscope.lab.study.summary import summarize
 
-    summary = summarize(open_study(folder))
-    if as_json:
-        print_json(summary)
+    opened = open_study(folder)
+    if opened.plan.stress is not None:
+        found, status = summarize_stress(opened), 0
+        shown = stress_table(found)
     else:
-        output.print(study_table(summary), width=max(80, output.width))
+        found = summarize(opened)
+        status, shown = found.judgement.status, study_table(found)
+    if as_json:
+        print_json(found)
+    else:
+        output.print(shown, width=max(80, output.width))
+    return status
 
 
 def _listed(value: str | None) -> list[str] | None:

@@ -9,6 +9,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from floatscope.cli.study_verdict import verdict_lines
+from floatscope.errors import StudyError
+from floatscope.lab.statistics import noise_floor
 from floatscope.lab.study.summary import SIGMAS, Arm, Floor, Summary
 
 _COLUMNS = (
@@ -97,7 +100,8 @@ def _lines(summary: Summary) -> list[str]:
             "* 16-bit products emulated: the numbers are the format's, the speed says nothing "
             "about a device with 16-bit units."
         )
-    return lines + [f"note: {remark}" for remark in summary.remarks]
+    lines += [f"note: {remark}" for remark in summary.remarks]
+    return [*lines, *verdict_lines(summary.judgement)]
 
 
 def _floor_line(floor: Floor) -> str:
@@ -105,8 +109,18 @@ def _floor_line(floor: Floor) -> str:
         return f"{floor.name} ({_FLOORS[floor.name]}): not measured, it needs two runs."
     return (
         f"{floor.name} ({_FLOORS[floor.name]}): standard deviation "
-        f"{floor.standard_deviation:.2g}, range {floor.spread:.2g}, n = {len(floor.losses)}."
+        f"{floor.standard_deviation:.2g}{_limits(floor)}, range {floor.spread:.2g}, n = "
+        f"{len(floor.losses)}."
     )
+
+
+def _limits(floor: Floor) -> str:
+    """95 % limits of the standard deviation, where there is a spread to judge by."""
+    try:
+        limits = noise_floor(floor.losses).standard_deviation_limits
+    except StudyError:
+        return ""
+    return f" (95 %: {limits.low:.2g} to {limits.high:.2g})"
 
 
 def _number(value: float, form: str) -> str:

@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from floatscope.lab.decision import records as decision_records
 from floatscope.lab.probe import records as probe_records
 from floatscope.lab.run import records
 from floatscope.lab.study import folder
+from floatscope.lab.study.stress_summary import StressSummary
 from floatscope.lab.study.summary import Summary
 
 _JSON_TYPES = {
@@ -33,7 +35,11 @@ def schemas() -> dict[str, dict[str, Any]]:
         f"study-{folder.SCHEMA_VERSION}": TypeAdapter(folder.StudyFile).json_schema(),
         f"journal-{records.SCHEMA_VERSION}": {"title": "A line of journal.jsonl", "anyOf": lines},
         f"probe-{probe_records.SCHEMA_VERSION}": TypeAdapter(probe_records.ProbeFile).json_schema(),
+        f"decision-{decision_records.SCHEMA_VERSION}": TypeAdapter(
+            decision_records.Decision
+        ).json_schema(),
         f"summary-{folder.SCHEMA_VERSION}": TypeAdapter(Summary).json_schema(),
+        f"stress-{folder.SCHEMA_VERSION}": TypeAdapter(StressSummary).json_schema(),
     }
 
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from floatscope.lab.model import GPT
+from floatscope.lab.model import GPT, SelfAttention
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +58,10 @@ class Watch:
         self._logits: list[float] = []
         self._normalizers = (math.nan, math.nan)
         self._gradients: dict[str, Tensor] = {}
-        for block in model.blocks:
-            block.attention.look = self._see_scores
-        model.register_forward_hook(lambda _model, _inputs, logits: self._see_outputs(logits))
+        for module in model.modules():
+            if isinstance(module, SelfAttention):
+                module.look = self._see_scores
+        model.register_forward_hook(self._see_outputs)
 
     def see_gradients(self) -> None:
         """Take the present gradients, unscaled and not yet clipped."""
@@ -99,7 +101,7 @@ class Watch:
             future_TT = torch.ones(T, T, dtype=torch.bool, device=q_BNTH.device).triu(1)
             self._logits.append(scores_BNTT.masked_fill(future_TT, -torch.inf).amax().item())
 
-    def _see_outputs(self, logits_BTV: Tensor) -> None:
+    def _see_outputs(self, _model: Any, _inputs: Any, logits_BTV: Any) -> None:
         if not torch.is_grad_enabled():
             return
         with torch.no_grad():

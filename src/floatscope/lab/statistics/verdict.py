@@ -75,7 +75,7 @@ class Verdict:
         return min(self.num_baseline, self.num_candidate)
 
     def _claim(self) -> str:
-        margin = f"{self.margin:g}"
+        margin = f"{self.margin:.3g}"
         return {
             "not worse": f"Not worse by {margin} or more",
             "equivalent": f"Equivalent within {margin}",
@@ -92,7 +92,9 @@ class Verdict:
         if self.word == "equivalent":
             return f"and its {margin} lies inside the margin"
         if self.word == "worse":
-            return f"its {zero} above zero and not shown to be within the margin of {self.margin:g}"
+            return (
+                f"its {zero} above zero and not shown to be within the margin of {self.margin:.3g}"
+            )
         if self.word == "inconclusive":
             return f"its {zero}" + ("" if margin == zero else f" and {margin}")
         return f"its {zero} excludes zero, and its {margin} lies inside the margin"

@@ -61,14 +61,21 @@ class StudyFolder:
     def is_finished(self, run: RunPlan) -> bool:
         return records.is_finished(self.run_folder(run))
 
-    def finished(self) -> Iterator[tuple[RunPlan, FinishedRun]]:
+    def num_finished(self) -> int:
+        """Runs of the plan that have ended, repeats included."""
+        return sum(self.is_finished(run) for run in self.plan.runs())
+
+    def finished(self, *, repeats: bool = False) -> Iterator[tuple[RunPlan, FinishedRun]]:
         """The runs of the plan that have ended, in the plan's order.
+
+        Args:
+            repeats: whether repetitions with nothing changed are among them, which enter no mean.
 
         Raises:
             StudyError: a record is damaged, or is not the run its folder says.
         """
         for run in self.plan.runs():
-            if self.is_finished(run):
+            if self.is_finished(run) and (repeats or not run.repeat):
                 folder = self.run_folder(run)
                 found = records.load(folder)
                 if found.manifest.run_id != run.run_id(self.data_sha256):

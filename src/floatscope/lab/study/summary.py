@@ -15,43 +15,14 @@ import statistics
 from collections import Counter
 from dataclasses import dataclass
 
-from floatscope.lab.run.environment import Environment
-from floatscope.lab.run.plan import RunPlan
-from floatscope.lab.run.records import FinishedRun
+from floatscope.errors import StudyError
 from floatscope.lab.study.folder import StudyFolder
+from floatscope.lab.study.judge import judge
+from floatscope.lab.study.judgement import Judgement
 from floatscope.lab.study.plan import BASELINE
+from floatscope.lab.study.runs import RunSummary, mean, run_summary
 
 SIGMAS = 3.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunSummary:
-    """One finished run in a few numbers."""
-
-    label: str
-    recipe: str
-    seed: int
-    ulp_rerun: int
-    exit_reason: str
-    validation_loss: float
-    """Nats a token after the last step; NaN if the run diverged."""
-    bits_per_char: float
-    skipped_steps: int
-    zero_fraction: float
-    """Mean over steps of the share of gradient elements that are exactly zero."""
-    zero_fraction_absent_rows: float
-    """The same inside embedding rows of tokens absent from the batch."""
-    zero_fraction_elsewhere: float
-    final_loss_scale: float
-    peak_rss_bytes: int
-    tokens_per_second: float
-    """From the median step, under whatever load the machine had."""
-    backend: str
-    environments: tuple[Environment, ...]
-
-    @property
-    def diverged(self) -> bool:
-        return self.exit_reason != "finished"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,15 +84,22 @@ class Summary:
     runs: tuple[RunSummary, ...]
     remarks: tuple[str, ...]
     """What a reader must know before believing the table."""
+    judgement: Judgement
+    """The verdicts, or why there are none."""
 
 
 def summarize(folder: StudyFolder) -> Summary:
     """Read the finished runs of a study.
 
     Raises:
-        StudyError: a record is damaged.
+        StudyError: a record is damaged, or it is a stress study.
     """
-    runs = tuple(_run_summary(plan, run) for plan, run in folder.finished())
+    if folder.plan.stress is not None:
+        raise StudyError(
+            f"{folder.path} is a stress study: it compares learning rates, and has no summary of "
+            f"arms. Look at it with floatscope study show {folder.path}."
+        )
+    runs = tuple(run_summary(plan, run) for plan, run in folder.finished())
     baseline = [r for r in runs if r.recipe == BASELINE and not r.diverged]
     seed_spread = _floor("seed spread", [r for r in baseline if not r.ulp_rerun])
     repeated = {r.seed for r in baseline if r.ulp_rerun}
@@ -138,40 +116,14 @@ def summarize(folder: StudyFolder) -> Summary:
     return Summary(
         name=folder.plan.name,
         num_planned=len(folder.plan.runs()),
-        num_finished=len(runs),
+        num_finished=folder.num_finished(),
         baseline=BASELINE,
         arms=arms,
         seed_spread=seed_spread,
         rerun_floor=rerun_floor,
         runs=runs,
         remarks=tuple(_remarks(runs)),
-    )
-
-
-def _run_summary(plan: RunPlan, run: FinishedRun) -> RunSummary:
-    manifest = run.manifest
-    metrics, evaluations = run.table("metrics"), run.table("evaluations")
-    diverged = manifest.exit_reason != "finished"
-    loss = math.nan if diverged else evaluations["loss"][-1]
-    environments = [session.environment for session in manifest.sessions]
-    seconds = statistics.median(metrics["seconds"]) if metrics["seconds"] else math.nan
-    return RunSummary(
-        label=plan.label,
-        recipe=plan.recipe.name,
-        seed=plan.seed,
-        ulp_rerun=plan.ulp_rerun,
-        exit_reason=manifest.exit_reason,
-        validation_loss=loss,
-        bits_per_char=loss / math.log(2) / manifest.validation_chars_per_token,
-        skipped_steps=sum(metrics["skipped"]),
-        zero_fraction=_mean(metrics["zero_fraction"]),
-        zero_fraction_absent_rows=_mean(metrics["zero_fraction_absent_rows"]),
-        zero_fraction_elsewhere=_mean(metrics["zero_fraction_elsewhere"]),
-        final_loss_scale=metrics["loss_scale"][-1] if metrics["loss_scale"] else math.nan,
-        peak_rss_bytes=manifest.peak_rss_bytes,
-        tokens_per_second=manifest.tokens_per_step / seconds,
-        backend="/".join(dict.fromkeys(e.backend for e in environments)),
-        environments=tuple(environments),
+        judgement=judge(folder, runs),
     )
 
 
@@ -196,22 +148,22 @@ def _arm(
     differences = {
         r.seed: r.validation_loss - reference[r.seed] for r in whole if r.seed in reference
     }
-    difference = _mean(list(differences.values()))
+    difference = mean(list(differences.values()))
     is_baseline = name == BASELINE
     return Arm(
         recipe=name,
         backend="/".join(dict.fromkeys(r.backend for r in runs)),
         num_runs=len(runs),
         num_diverged=len(runs) - len(whole),
-        validation_loss=_mean([r.validation_loss for r in whole]),
+        validation_loss=mean([r.validation_loss for r in whole]),
         differences=differences,
         difference=difference,
         hidden_by_seed_spread=None if is_baseline else seed_spread.hides(difference),
         hidden_by_rerun_floor=None if is_baseline else rerun_floor.hides(difference),
-        skipped_steps=_mean([r.skipped_steps for r in runs]),
-        zero_fraction=_mean([r.zero_fraction for r in runs]),
-        zero_fraction_absent_rows=_mean([r.zero_fraction_absent_rows for r in runs]),
-        zero_fraction_elsewhere=_mean([r.zero_fraction_elsewhere for r in runs]),
+        skipped_steps=mean([r.skipped_steps for r in runs]),
+        zero_fraction=mean([r.zero_fraction for r in runs]),
+        zero_fraction_absent_rows=mean([r.zero_fraction_absent_rows for r in runs]),
+        zero_fraction_elsewhere=mean([r.zero_fraction_elsewhere for r in runs]),
         peak_rss_bytes=max(r.peak_rss_bytes for r in runs),
         tokens_per_second=statistics.median(r.tokens_per_second for r in runs),
     )
@@ -241,10 +193,6 @@ def _remarks(runs: tuple[RunSummary, ...]) -> list[str]:
     if resumed:
         remarks.append(f"resumed after an interruption: {', '.join(resumed)}")
     return remarks
-
-
-def _mean(values: list[float] | list[int]) -> float:
-    return statistics.fmean(values) if values else math.nan
 
 
 def _short(value: object) -> str:

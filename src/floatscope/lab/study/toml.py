@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -26,6 +26,7 @@ from floatscope.lab.study.question import Question
 from floatscope.lab.study.stress import Stress
 from floatscope.recipes import recipe_for
 
+_T = TypeVar("_T")
 _TABLES: dict[str, type] = {
     "model": GPTConfig, "train": TrainConfig, "question": Question, "stress": Stress,
 }  # fmt: skip
@@ -39,18 +40,38 @@ def read_study(path: Path) -> StudyPlan:
         StudyError: the file is missing, is not TOML, or has an unknown key or an unfit value.
         RecipeError: it names an unknown recipe.
     """
+    content = _read(path)
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return plan_from(content, name=path.stem)
+    except FloatscopeError as error:
+        raise type(error)(f"{path}: {error}") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise StudyError(f"there is no study file {path}.") from None
     except OSError as error:
         raise StudyError(f"the study file {path} cannot be read: {error.strerror}.") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise StudyError(f"{path} is not TOML: {error}.") from None
+
+
+def read_question(path: Path) -> Question:
+    """The table [question] of a TOML file; what else the file holds is ignored.
+
+    Raises:
+        StudyError: the file cannot be read, has no such table, or a key or value is wrong.
+    """
+    content = _read(path).get("question")
+    if not isinstance(content, dict):
+        raise StudyError(f"{path} has no table [question].")
     try:
-        return plan_from(content, name=path.stem)
-    except FloatscopeError as error:
-        raise type(error)(f"{path}: {error}") from None
+        _check_keys({"question": content})
+        return _validated(_QUESTION, {"question": content})["question"]
+    except StudyError as error:
+        raise StudyError(f"{path}: {error}") from None
 
 
 def plan_from(content: Mapping[str, Any], name: str) -> StudyPlan:
@@ -77,15 +98,20 @@ def validated(values: Mapping[str, Any]) -> StudyPlan:
     Raises:
         StudyError: a value of the wrong type, or one that the plan refuses.
     """
+    return _validated(_PLAN, values)
+
+
+def _validated(adapter: TypeAdapter[_T], values: Mapping[str, Any]) -> _T:
     try:
         # As JSON and strictly: lists become tuples, and nothing else becomes something else.
-        return _ADAPTER.validate_json(json.dumps(values, default=str), strict=True)
+        return adapter.validate_json(json.dumps(values, default=str), strict=True)
     except ValidationError as error:
         problems = "; ".join(_problem(dict(e)) for e in error.errors())
         raise StudyError(f"{problems}.") from None
 
 
-_ADAPTER = TypeAdapter(StudyPlan)
+_PLAN = TypeAdapter(StudyPlan)
+_QUESTION: TypeAdapter[dict[str, Question]] = TypeAdapter(dict[str, Question])
 
 
 def _preset(name: Any) -> StudyPlan:

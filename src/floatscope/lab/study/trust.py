@@ -1,0 +1,152 @@
+"""What must be known before a verdict is believed: plans changed afterwards, mixed machines.
+
+A refusal says that there is no verdict and why; a limit is said beside it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from floatscope.lab.run.environment import Environment
+from floatscope.lab.study.folder import PLANS, StudyFolder, changes
+from floatscope.lab.study.judgement import Stated
+from floatscope.lab.study.question import Question
+from floatscope.lab.study.runs import RunSummary
+
+NOT_ASKED = (
+    "the study was run without a question, so no margin was stated before its runs. State one in "
+    "the next study's file, in a table [question]; for this one floatscope study ask FOLDER FILE "
+    "states it after the runs, and says so."
+)
+
+_SEEN: dict[str, Callable[[Environment], str]] = {
+    "processor": lambda e: e.processor,
+    "version of Torch": lambda e: e.packages.get("torch", "unknown"),
+    "commit": lambda e: (e.commit or "unknown")[:10],
+}
+_CONFOUNDS = ("processor", "version of Torch")
+"""What changes losses by itself: an arm of which all differs from the baseline is refused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanCheck:
+    """When the plan was stated, and whether it still is what runs were started under."""
+
+    stated: Stated
+    changes: tuple[str, ...] = ()
+    refusal: str | None = None
+    limit: str | None = None
+
+
+def check_plan(folder: StudyFolder, runs: Sequence[RunSummary]) -> PlanCheck:
+    """Compare the plan with those that runs were started under."""
+    now = folder.asked_sha256
+    before = [r for r in runs if None in r.study_sha256s or not r.study_sha256s]
+    earlier = Counter(
+        sha256
+        for run in runs
+        for sha256 in set(run.study_sha256s)
+        if sha256 is not None and sha256 != now
+    )
+    stated: Stated = "before the runs"
+    if before:
+        stated = "after the runs" if len(before) == len(runs) else "after some of the runs"
+    if earlier:
+        found = tuple(_changes(folder, earlier))
+        refusal = (
+            f"the plan was changed after {sum(earlier.values())} of {len(runs)} runs had been "
+            f"started under another: {'; '.join(found)}. A verdict holds for a plan that was fixed "
+            f"before. The earlier one is kept in {folder.path / PLANS}, from where study.json can "
+            "be restored; for another plan run another study."
+        )
+        return PlanCheck(stated=stated, changes=found, refusal=refusal)
+    limit = None
+    if before:
+        limit = (
+            f"the question was stated after the runs ({folder.asked or 'no date'}): "
+            f"{len(before)} of {len(runs)} runs are older. So the verdict explores these runs; it "
+            "is no test, and its error rates are not what they would be."
+        )
+    return PlanCheck(stated=stated, limit=limit)
+
+
+def _changes(folder: StudyFolder, earlier: Counter[str]) -> list[str]:
+    found: list[str] = []
+    for sha256 in earlier:
+        plan = folder.plan_called(sha256)
+        if plan is None:
+            found.append(f"the plan {sha256[:12]} was not kept, so what changed cannot be said")
+        else:
+            found += changes(plan, folder.plan) or ["a recipe's constants or the text"]
+    return list(dict.fromkeys(found))
+
+
+def arm_refusal(arm: str, runs: Sequence[RunSummary], baseline: Sequence[RunSummary]) -> str | None:
+    """Why an arm cannot be compared with the baseline, by where its runs were made; None if so."""
+    backends = {e.backend for run in runs for e in run.environments}
+    if len(backends) > 1:
+        return (
+            f"{arm} was run with native and with emulated products, which are two treatments in "
+            "one arm. Run the study with --backend native or --backend emulated."
+        )
+    for what in _CONFOUNDS:
+        mine, theirs = _values(runs, what), _values(baseline, what)
+        if mine and theirs and not mine & theirs:
+            return (
+                f"all runs of {arm} differ from all of the baseline's in {what} "
+                f"({_listed(mine)}; {_listed(theirs)}), so that what it does cannot be told from "
+                "what the recipe does. Run both arms on one machine."
+            )
+    return None
+
+
+def mixed(question: Question, runs: Sequence[RunSummary]) -> list[str]:
+    """Machines, versions and commits that differ within an arm or within a pair, in words."""
+    found = []
+    for what in _SEEN:
+        arms = {
+            arm: Counter(v for r in runs if r.recipe == arm for v in _values([r], what))
+            for arm in (question.baseline, *question.arms)
+        }
+        several = {arm: counts for arm, counts in arms.items() if len(counts) > 1}
+        split = [str(seed) for seed in _split_pairs(question, runs, what)]
+        if several:
+            counts = sum(several.values(), Counter())
+            found.append(
+                f"runs within one arm differ in {what} ({', '.join(several)}): "
+                f"{_counted(counts)}. What that changes is in the spread."
+            )
+        if split:
+            found.append(
+                f"in the pair{'s' * (len(split) > 1)} of seed {', '.join(split)} the two runs "
+                f"differ in {what}: there it cannot be told from the recipe."
+            )
+    return found
+
+
+def _split_pairs(question: Question, runs: Sequence[RunSummary], what: str) -> list[int]:
+    split = set()
+    for run in runs:
+        if run.recipe in question.arms and not run.ulp_rerun:
+            other = [
+                r
+                for r in runs
+                if r.recipe == question.baseline and r.seed == run.seed and not r.ulp_rerun
+            ]
+            if other and _values([run], what) != _values(other, what):
+                split.add(run.seed)
+    return sorted(split)
+
+
+def _values(runs: Sequence[RunSummary], what: str) -> set[str]:
+    return {_SEEN[what](e) for run in runs for e in run.environments}
+
+
+def _listed(values: set[str]) -> str:
+    return ", ".join(sorted(values))
+
+
+def _counted(counts: Counter[str]) -> str:
+    return "; ".join(f"{value} ({count})" for value, count in counts.most_common())
