@@ -16,8 +16,7 @@ from floatscope.formats.values import octave_of
 from floatscope.rounding.block_layout import Layout
 from floatscope.rounding.cast import Cast
 from floatscope.rounding.grid import INDEX, grid_of
-from floatscope.rounding.on_cpu import SMALL_PIECE, STREAM_BYTES, bits_of
-from floatscope.rounding.on_cpu import apart as elsewhere
+from floatscope.rounding.on_cpu import SMALL_PIECE, STREAM_BYTES, bits_of, piece_of
 from floatscope.rounding.receipt import NUM_COUNTS
 from floatscope.rounding.reference_blocks import tensor_encode, top_fraction_bits
 from floatscope.rounding.threads import Counts, spread
@@ -112,11 +111,12 @@ class _Strips:
         streams = out.dtype is torch.float32 and out.nbytes >= STREAM_BYTES and not self.divides
         streams = streams and is_direct and width in STREAM_WIDTHS and columns % 16 == 0
         source, target = (bits_of(x), bits_of(out)) if is_direct else (None, None)
+        shared = x.data_ptr() == out.data_ptr()
 
         def strips(first: int, last: int, counts: Counts) -> None:
             start, stop = first * height * columns, min(last * height, rows) * columns
             if source is not None and target is not None:
-                given, result = elsewhere(source, target, start, stop)
+                given, result = piece_of(source, start, stop, shared), target[start:stop]
             else:
                 given = bits_of(x[start:stop].to(torch.float32))
                 result = np.empty_like(given)

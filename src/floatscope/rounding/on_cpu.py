@@ -47,13 +47,13 @@ def round_cpu(
     x, out = x.reshape(-1), out.view(-1)
     if is_power and x.dtype == out.dtype == torch.float32:
         counted = is_counted or cast.can_raise
-        return _powers(bits_of(x), bits_of(out), grid, not is_fresh, counted)
+        return _powers(x, out, grid, not is_fresh, counted)
     if carrier == x.dtype == out.dtype:
         source, target = bits_of(x), bits_of(out)
-        stream = not is_fresh and _can_stream(target)
+        stream, shared = not is_fresh and _can_stream(target), x.data_ptr() == out.data_ptr()
 
         def direct(start: int, stop: int, counts: Counts) -> None:
-            given, result = apart(source, target, start, stop)
+            given, result = piece_of(source, start, stop, shared), target[start:stop]
             at = np.uint64(offset + start)
             round_span(given, result, at, grid, key, spare, stream, counts, is_counted)
 
@@ -94,17 +94,18 @@ def _by_bf16(
 
 
 def _powers(
-    x: NDArray[Any], out: NDArray[Any], grid: NDArray[np.uint64], stream: bool, counted: bool
+    x: Tensor, out: Tensor, grid: NDArray[np.uint64], stream: bool, counted: bool
 ) -> Counts:
     from floatscope.rounding.kernels.numba_powers import round_powers
 
-    stream = stream and _can_stream(out)
+    source, target, shared = bits_of(x), bits_of(out), x.data_ptr() == out.data_ptr()
+    stream = stream and _can_stream(target)
 
     def piece(start: int, stop: int, counts: Counts) -> None:
-        given, result = apart(x, out, start, stop)
+        given, result = piece_of(source, start, stop, shared), target[start:stop]
         round_powers(given, result, grid, counts, stream, counted)
 
-    return spread(piece, x.size, NUM_COUNTS)
+    return spread(piece, x.numel(), NUM_COUNTS)
 
 
 def encode_cpu(
@@ -124,15 +125,12 @@ def encode_cpu(
     return spread(piece, x.numel(), NUM_COUNTS, PIECE if carrier == x.dtype else SMALL_PIECE)
 
 
-def apart(
-    source: NDArray[Any], target: NDArray[Any], start: int, stop: int
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The same piece of both; a copy to read from where both are the same memory.
+def piece_of(source: NDArray[Any], start: int, stop: int, shared: bool) -> NDArray[Any]:
+    """A piece to read from: a copy if results go to the same memory.
 
     A loop that might read what it has just written is no vector loop.
     """
-    given, result = source[start:stop], target[start:stop]
-    return (given.copy() if given.ctypes.data == result.ctypes.data else given), result
+    return source[start:stop].copy() if shared else source[start:stop]
 
 
 def _can_stream(out: NDArray[Any]) -> bool:
@@ -151,5 +149,5 @@ def _constants(
 
 def bits_of(x: Tensor) -> NDArray[np.unsignedinteger[Any]]:
     """The memory of a tensor of fp32, fp64 or bf16 as unsigned integers."""
-    x = x.detach()
+    x = x.detach() if x.requires_grad else x
     return (x.view(torch.int16) if x.dtype is torch.bfloat16 else x).numpy().view(_BITS[x.dtype])

@@ -35,7 +35,8 @@ def source_for(x: Tensor, out: Tensor | None) -> Tensor:
 
     Where they share memory in any other way than element by element, it is a copy.
     """
-    source = x.detach().resolve_neg().contiguous()
+    source = x.detach() if x.requires_grad else x
+    source = source.resolve_neg().contiguous()
     if out is None or not _overlap(source, out):
         return source
     alike = source.data_ptr() == out.data_ptr() and source.dtype == out.dtype
@@ -57,5 +58,7 @@ def _overlap(a: Tensor, b: Tensor) -> bool:
 
 
 def _span(x: Tensor) -> tuple[int, int]:
+    if x.is_contiguous():
+        return x.data_ptr(), x.data_ptr() + x.nbytes
     reach = sum((n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True)) + 1
     return x.data_ptr(), x.data_ptr() + reach * x.element_size()

@@ -33,6 +33,12 @@ def spread(task: Task, size: int, num_counts: int, piece: int = PIECE) -> Counts
     Long ranges are shared by as many threads as Torch uses. Every thread computes with subnormal
     numbers. If a task raises, so does this, after the other threads have finished.
     """
+    if size <= piece:
+        counts = np.zeros(num_counts, np.int64)
+        with denormals.kept() if denormals.are_flushed() else NOTHING:
+            if size:
+                task(0, size, counts)
+        return counts
     pieces = iter(range(0, size, piece))  # next() on it is atomic under the interpreter lock
 
     def work() -> Counts:
@@ -42,7 +48,7 @@ def spread(task: Task, size: int, num_counts: int, piece: int = PIECE) -> Counts
                 task(start, min(start + piece, size), counts)
         return counts
 
-    num_helpers = min(torch.get_num_threads(), -(-size // piece)) - 1 if size > piece else 0
+    num_helpers = min(torch.get_num_threads(), -(-size // piece)) - 1
     helpers = [_threads(num_helpers).submit(work) for _ in range(num_helpers)]
     try:
         counts = work()
