@@ -23,7 +23,7 @@ from floatscope.lab.statistics import (
     verdict,
     welch,
 )
-from floatscope.lab.study.judgement import ArmJudgement
+from floatscope.lab.study.judgement import ArmJudgement, Speed
 from floatscope.lab.study.question import Claim, Question
 from floatscope.lab.study.runs import RunSummary
 from floatscope.lab.study.speed import speed
@@ -73,11 +73,40 @@ class Arms:
 
 def judge_arm(arms: Arms, name: str) -> ArmJudgement:
     """What the runs say about the arm `name`, all of whose runs have ended."""
-    runs = arms.runs[name]
-    mine, theirs = arms.losses(name), arms.losses(arms.question.baseline)
+    nothing, mine = _undecided(arms, name), arms.losses(name)
+    refusal = arm_refusal(name, arms.runs[name], arms.baseline)
+    if refusal is not None:
+        return replace(nothing, sentence=f"No verdict: {refusal}")
+    if not mine:
+        return _all_diverged(nothing)
+    if len(mine) == 1:
+        return _screened(nothing, arms, *mine.values())
+    try:
+        comparison, says = _compare(arms, name, nothing.pairs)
+    except StudyError as error:
+        return replace(nothing, sentence=f"No verdict: {error}")
+    decided = verdict(comparison, arms.margin, num_diverged=nothing.num_diverged)
+    return replace(
+        nothing,
+        word=decided.word,
+        holds=_holds(decided, arms.question.claim),
+        sentence=decided.sentence + says + _of_pairs(nothing, arms),
+        difference=decided.difference,
+        interval=decided.interval,
+        margin_interval=decided.margin_interval,
+        method=decided.method,
+        p_claim=_p_claim(comparison, arms),
+        needed=decided.needed,
+        speed=_speed(arms, name, comparison),
+    )
+
+
+def _undecided(arms: Arms, name: str) -> ArmJudgement:
+    """What can be said of an arm without a comparison."""
+    runs, mine, theirs = arms.runs[name], arms.losses(name), arms.losses(arms.question.baseline)
     pairs = tuple(seed for seed in mine if seed in theirs)
     num_diverged = len(runs) - len(mine)
-    nothing = ArmJudgement(
+    return ArmJudgement(
         recipe=name,
         word=None,
         holds=None,
@@ -95,39 +124,15 @@ def judge_arm(arms: Arms, name: str) -> ArmJudgement:
         needed=None,
         pairing=_pairing(mine, theirs, pairs),
         screening=None,
-        speed=speed(_plain(arms.baseline), runs, comparison=None, slope=None, steps=arms.steps),
-    )
-    refusal = arm_refusal(name, runs, arms.baseline)
-    if refusal is not None:
-        return replace(nothing, sentence=f"No verdict: {refusal}")
-    if not mine:
-        return _all_diverged(nothing)
-    if len(mine) == 1:
-        return _screened(nothing, arms, *mine.values())
-    try:
-        comparison, says = _compare(arms, name, pairs)
-    except StudyError as error:
-        return replace(nothing, sentence=f"No verdict: {error}")
-    decided = verdict(comparison, arms.margin, num_diverged=num_diverged)
-    return replace(
-        nothing,
-        word=decided.word,
-        holds=_holds(decided, arms.question.claim),
-        sentence=decided.sentence + says + _of_pairs(nothing, arms),
-        difference=decided.difference,
-        interval=decided.interval,
-        margin_interval=decided.margin_interval,
-        method=decided.method,
-        p_claim=_p_claim(comparison, arms),
-        needed=decided.needed,
-        speed=speed(
-            _plain(arms.baseline), runs, comparison=comparison, slope=arms.slope, steps=arms.steps
-        ),
+        speed=_speed(arms, name, None),
     )
 
 
-def _plain(runs: Sequence[RunSummary]) -> list[RunSummary]:
-    return [run for run in runs if not run.ulp_rerun]
+def _speed(arms: Arms, name: str, comparison: Comparison | None) -> Speed | None:
+    baseline = [run for run in arms.baseline if not run.ulp_rerun]
+    return speed(
+        baseline, arms.runs[name], comparison=comparison, slope=arms.slope, steps=arms.steps
+    )
 
 
 def _all_diverged(nothing: ArmJudgement) -> ArmJudgement:
