@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from floatscope.errors import FloatscopeError as FloatscopeError
     from floatscope.formats import format as format
+    from floatscope.lab.compare.run import compare as compare
     from floatscope.recipes import LossScaling as LossScaling
     from floatscope.recipes import Recipe as Recipe
     from floatscope.recipes import recipe as recipe
@@ -44,6 +45,7 @@ _HOMES = {
     "Recipe": "floatscope.recipes",
     "recipe": "floatscope.recipes",
     "compute": "floatscope.recipes.compute",
+    "compare": "floatscope.lab.compare.run",
     "StepResult": "floatscope.recipes.train_step",
     "TrainStep": "floatscope.recipes.train_step",
     "Spectrum": "floatscope.spectrum.spectrum",

@@ -63,6 +63,17 @@ def write_text_atomically(path: Path, text: str) -> None:
     write_atomically(path, write)
 
 
+def check_writable(folder: Path) -> None:
+    """Make a folder of records, before the work is done.
+
+    Raises:
+        DiskError: it cannot be made or written.
+    """
+    trial = folder / ".trial"
+    write_text_atomically(trial, "")
+    trial.unlink()
+
+
 def remove_leftovers(folder: Path) -> None:
     """Delete what `write_atomically` left in `folder` when a process was killed inside it.
 

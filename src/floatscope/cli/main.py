@@ -15,6 +15,7 @@ from typing import NoReturn
 import click
 
 from floatscope.cli.bits import bits
+from floatscope.cli.compare import compare
 from floatscope.cli.formats import formats
 from floatscope.cli.memory import memory
 from floatscope.cli.probe import probe
@@ -42,7 +43,7 @@ def app() -> None:
     """
 
 
-for verb in (formats, bits, study, probe, memory, text):
+for verb in (formats, bits, study, probe, compare, memory, text):
     app.add_command(verb)
 
 

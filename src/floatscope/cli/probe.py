@@ -48,8 +48,9 @@ def probe(
     from floatscope.cli.console import errors, interruptible, output, print_json
     from floatscope.cli.probe_table import probe_table
     from floatscope.errors import StudyError
+    from floatscope.files import check_writable
     from floatscope.lab.probe.answers import summary
-    from floatscope.lab.probe.keep import check_writable, keep
+    from floatscope.lab.probe.keep import keep
     from floatscope.lab.probe.run import probe as probe_subject
     from floatscope.lab.probe.subject import subject_of_factory, subject_of_run
     from floatscope.lab.study.progress import Display

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from floatscope.errors import StudyError
@@ -90,6 +91,26 @@ def loss_in(output: Any) -> Tensor:
     if not loss.requires_grad:
         raise StudyError("the loss does not depend on any parameter that requires a gradient.")
     return loss
+
+
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters of a model that require a gradient, by name: in fp32, at least one.
+
+    Raises:
+        StudyError: there is none, or one of another dtype or without data.
+    """
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not trained:
+        raise StudyError("there is no gradient to look at: no parameter requires one.")
+    for name, parameter in trained.items():
+        if parameter.device.type == "meta":
+            raise StudyError(f"the parameter {name} is on the meta device and has no data.")
+        if parameter.dtype is not torch.float32:
+            raise StudyError(
+                f"the parameter {name} is {parameter.dtype}, and gradients are compared with those "
+                "of an fp32 model. Convert it with model.float()."
+            )
+    return trained
 
 
 def _module(where: str, name: str) -> Any:

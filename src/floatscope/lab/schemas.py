@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from floatscope.lab.compare import records as compare_records
 from floatscope.lab.decision import records as decision_records
 from floatscope.lab.probe import records as probe_records
 from floatscope.lab.run import records
@@ -34,6 +35,9 @@ def schemas() -> dict[str, dict[str, Any]]:
         f"manifest-{records.SCHEMA_VERSION}": TypeAdapter(records.Manifest).json_schema(),
         f"study-{folder.SCHEMA_VERSION}": TypeAdapter(folder.StudyFile).json_schema(),
         f"journal-{records.SCHEMA_VERSION}": {"title": "A line of journal.jsonl", "anyOf": lines},
+        f"compare-{compare_records.SCHEMA_VERSION}": TypeAdapter(
+            compare_records.Comparison
+        ).json_schema(),
         f"probe-{probe_records.SCHEMA_VERSION}": TypeAdapter(probe_records.ProbeFile).json_schema(),
         f"decision-{decision_records.SCHEMA_VERSION}": TypeAdapter(
             decision_records.Decision

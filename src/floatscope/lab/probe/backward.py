@@ -6,19 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from floatscope.errors import FloatscopeError, SpectrumError, StudyError
 from floatscope.lab.models import loss_in
 from floatscope.lab.probe.subject import State
+from floatscope.lab.unchanged import unchanged
 from floatscope.recipes import Recipe
 from floatscope.recipes.compute import compute
 from floatscope.spectrum.capture.capture import Capture, capture
 from floatscope.spectrum.spectrum import Spectrum
-
-SEED = 0
-"""Of what the model draws, dropout for one: the same in every pass."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ def run(state: State, recipe: Recipe, exponent: int = 0, backend: str = "auto") 
         RecipeError: the recipe cannot be computed on this model.
     """
     model = state.model
-    with _unchanged(model), _watched(model) as seen:
+    with unchanged(model), _watched(model) as seen:
         try:
             with compute(recipe, model, backend):
                 loss = loss_in(state.loss_of(model))
@@ -77,21 +74,3 @@ def _watched(model: nn.Module) -> Iterator[Capture | None]:
         yield seen
     finally:
         watched.__exit__(None, None, None)
-
-
-@contextmanager
-def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Put gradients, buffers and Torch's generators back afterwards."""
-    held = [(p, p.grad) for p in model.parameters()]
-    buffers = [(b, b.detach().clone()) for b in model.buffers()]
-    model.zero_grad(set_to_none=True)
-    with torch.random.fork_rng():
-        torch.manual_seed(SEED)
-        try:
-            yield
-        finally:
-            for parameter, gradient in held:
-                parameter.grad = gradient
-            with torch.no_grad():
-                for buffer, before in buffers:
-                    buffer.copy_(before)

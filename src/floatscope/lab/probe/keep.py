@@ -19,17 +19,6 @@ PROBE = "probe.json"
 _TYPES = {"str": "VARCHAR", "int": "BIGINT", "float": "DOUBLE"}
 
 
-def check_writable(folder: Path) -> None:
-    """Make the folder of a probe, before the work is done.
-
-    Raises:
-        DiskError: it cannot be made or written.
-    """
-    trial = folder / ".probe"
-    write_text_atomically(trial, "")
-    trial.unlink()
-
-
 def keep(probe: Probe, folder: Path) -> None:
     """Write `probe` into `folder`, in place of an earlier one.
 

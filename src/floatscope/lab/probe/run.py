@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-import torch
-
 from floatscope.errors import StudyError
+from floatscope.lab.models import trained_parameters
 from floatscope.lab.probe import backward, compare, paper
 from floatscope.lab.probe.backward import Pass
 from floatscope.lab.probe.records import Backward, PassRecord, Probe, StateProbe
@@ -81,15 +80,7 @@ def _probe_state(
     backend: str,
     announce: Announce,
 ) -> StateProbe:
-    trained = [name for name, p in state.model.named_parameters() if p.requires_grad]
-    if not trained:
-        raise StudyError("there is no gradient to probe: no parameter requires one.")
-    for name, parameter in state.model.named_parameters():
-        if parameter.requires_grad and parameter.dtype is not torch.float32:
-            raise StudyError(
-                f"the parameter {name} is {parameter.dtype}, and the probe compares with fp32. "
-                "Convert the model with model.float()."
-            )
+    trained = trained_parameters(state.model)
     with announce(f"{state.name}: fp32"):
         reference = backward.run(state, recipe("fp32"))
         spectra = {name: Spectrum.of(g) for name, g in reference.gradients.items()}

@@ -13,12 +13,12 @@ from torch import nn
 from floatscope.errors import StudyError
 from floatscope.lab.models import factory_called, output_for
 from floatscope.lab.run import checkpoint, records
-from floatscope.lab.run.batches import training_batch
+from floatscope.lab.run.batches import Batch, training_batch
 from floatscope.lab.run.plan import RunPlan
 from floatscope.lab.run.train import WEIGHTS, batch_loss, initial_model
 from floatscope.lab.study.folder import STUDY, open_study
 from floatscope.lab.study.plan import BASELINE, WORLD
-from floatscope.lab.text.corpus import encode, read_text
+from floatscope.lab.text.corpus import Text, Tokens, encode, read_text
 from floatscope.lab.text.world import world_text
 
 LossOf = Callable[[nn.Module], Any]
@@ -47,12 +47,15 @@ class Subject:
     """The run's own, where its records go."""
 
 
-def subject_of_run(path: Path, text: str | None = None) -> Subject:
+def subject_of_run(
+    path: Path, text: str | None = None, *, batch_size: int | None = None
+) -> Subject:
     """A finished run: its initialization and its last weights, on its first training batch.
 
     Args:
         path: the run's folder, or a study's, which stands for its first fp32 run.
         text: the text that the run was trained on, if it was not the built-in world.
+        batch_size: sequences in the batch, if not as many as it was trained with.
 
     Raises:
         StudyError: no finished run, its weights are missing, damaged or of another run, or the
@@ -70,7 +73,8 @@ def subject_of_run(path: Path, text: str | None = None) -> Subject:
     plan = RunPlan.from_dict(manifest.plan)
     trained = initial_model(plan)
     _load_weights(trained, folder / WEIGHTS, manifest.run_id)
-    batch = _first_batch(plan, manifest.data_sha256, folder, text)
+    tokens = _tokens(plan, manifest.data_sha256, folder, text)
+    batch = first_batch(plan, tokens, batch_size)
     return Subject(
         label=manifest.label,
         states=(
@@ -126,19 +130,32 @@ def _load_weights(model: nn.Module, path: Path, run_id: str) -> None:
         raise StudyError(f"{path} does not fit this run's model: it lacks {sorted(missing)[0]}.")
 
 
-def _first_batch(plan: RunPlan, data_sha256: str, folder: Path, text: str | None) -> Any:
-    name = text or _text_of_study(folder)
-    content = world_text() if name in (None, WORLD) else read_text(Path(name))
+def _tokens(plan: RunPlan, data_sha256: str, folder: Path, text: str | None) -> Tokens:
+    content = text_called(text or _text_of_study(folder))
     tokens, _ = encode(content, plan.model.vocab_size)
     if tokens.sha256 != data_sha256:
         raise StudyError(
             f"{folder} was trained on another text than {content.name}. Name its own with --text."
         )
+    return tokens
+
+
+def text_called(name: str | None) -> Text:
+    """The text in a file; the built-in world for its name or None.
+
+    Raises:
+        TextError: the file cannot be read.
+    """
+    return world_text() if name in (None, WORLD) else read_text(Path(name))
+
+
+def first_batch(plan: RunPlan, tokens: Tokens, size: int | None = None) -> Batch:
+    """The first training batch of a run, or as many sequences as `size` drawn in its place."""
     return training_batch(
         tokens.train,
         seed=plan.seed,
         step=0,
-        size=plan.train.batch_size,
+        size=size or plan.train.batch_size,
         context=plan.model.context,
     )
 
