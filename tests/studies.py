@@ -62,7 +62,8 @@ class ImaginedRun(FinishedRun):
 
     def table(self, name: str) -> dict[str, list[Any]]:
         mine = [row for row in self.rows if row["table"] == name]
-        return {column: [row[column] for row in mine] for column in records.COLUMNS[name]}
+        columns = {**records.COLUMNS, **records.WATCHED}[name]
+        return {column: [row[column] for row in mine] for column in columns}
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,19 @@ def _journal(run: RunPlan, end: Ended) -> list[Record]:
         records.evaluation(s, end.loss + end.slope * (run.train.steps - s), seconds=0.1)
         for s in steps
     ]
-    return [*metrics, *evaluations]
+    return [*metrics, *evaluations, *(_signs(end) if run.watch else ())]
+
+
+def _signs(end: Ended) -> list[Record]:
+    return [
+        {
+            "table": "stability", "step": step, "max_attention_logit": logit,
+            "max_log_normalizer": 5.0, "mean_log_normalizer": 4.0, "min_gradient_rms": 1e-6,
+            "min_gradient_rms_of": "embedding.weight", "min_gradient_rms_by_eps": 100.0,
+            "share_below_eps": 0.001,
+        }
+        for step, logit in enumerate((1.0, end.loss * 10, float("nan")))
+    ]  # fmt: skip
 
 
 def edit(folder: StudyFolder, change: Callable[[dict], None]) -> None:  # type: ignore[type-arg]

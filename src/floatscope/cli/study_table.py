@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from floatscope.cli.study_verdict import verdict_lines
+from floatscope.cli.study_verdict import verdicts
 from floatscope.errors import StudyError
 from floatscope.lab.statistics import noise_floor
 from floatscope.lab.study.summary import SIGMAS, Arm, Floor, Summary
@@ -32,7 +32,7 @@ _FLOORS = {
 
 
 def study_table(summary: Summary) -> Group:
-    """The table, its noise floors in words, and what must be known to read it."""
+    """The table, its noise floors in words, what must be known to read it, and verdicts."""
     table = Table(
         title=_title(summary),
         title_justify="left",
@@ -45,7 +45,8 @@ def study_table(summary: Summary) -> Group:
         table.add_column(header, justify="right", no_wrap=True, vertical="bottom")
     for arm in summary.arms:
         table.add_row(*_row(arm, is_baseline=arm.recipe == summary.baseline))
-    return Group(table, *(Text(line) for line in _lines(summary)))
+    lines = (Text(line) for line in _lines(summary))
+    return Group(table, *lines, *verdicts(summary.judgement))
 
 
 def _title(summary: Summary) -> str:
@@ -100,8 +101,7 @@ def _lines(summary: Summary) -> list[str]:
             "* 16-bit products emulated: the numbers are the format's, the speed says nothing "
             "about a device with 16-bit units."
         )
-    lines += [f"note: {remark}" for remark in summary.remarks]
-    return [*lines, *verdict_lines(summary.judgement)]
+    return lines + [f"note: {remark}" for remark in summary.remarks]
 
 
 def _floor_line(floor: Floor) -> str:

@@ -4,29 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
 from floatscope.lab.statistics import Pairing
 from floatscope.lab.study.judgement import ArmJudgement, Judgement, Speed
 from floatscope.lab.study.question import Question
 
-_HOLDS = {True: "The claim holds.", False: "The claim does not hold.", None: "Undecided."}
+_HOLDS = {True: "the claim holds", False: "the claim does not hold", None: "undecided"}
+_CLAIMS = {"not worse": "not worse than", "equivalent": "equivalent to", "worse": "worse than"}
 
 
-def verdict_lines(judgement: Judgement) -> Iterator[str]:
+def verdicts(judgement: Judgement) -> Iterator[RenderableType]:
     """Question, margin, a verdict an arm, limits; or why there is no verdict."""
     question = judgement.question
     if question is not None:
-        yield f"question: {question.text}"
-        yield f"plan, stated {judgement.stated}: {_plan(question)}"
+        yield Text(f"\nquestion: {question.text}")
+        yield Text(f"plan, stated {judgement.stated}: {_plan(question)}")
     if judgement.refusal is not None:
-        yield f"no verdict: {judgement.refusal}"
+        yield Text(f"no verdict: {judgement.refusal}")
     elif judgement.margin is not None:
-        yield f"margin: {judgement.margin:.3g} nats a token, {judgement.margin_says}."
+        yield Text(f"margin: {judgement.margin:.3g} nats a token, {judgement.margin_says}.")
     for arm in judgement.arms:
-        yield f"• {arm.recipe}: {arm.sentence} {_HOLDS[arm.holds]}{_details(arm)}"
+        yield Text(f"{arm.recipe}: {_HOLDS[arm.holds]}")
+        for line in (arm.sentence, *_details(arm)):
+            yield Padding(Text(line), (0, 0, 0, 2))
     if judgement.determinism is not None:
-        yield judgement.determinism.sentence
+        yield Text(judgement.determinism.sentence)
     for limit in judgement.limits:
-        yield f"limit: {limit}"
+        yield Text(f"limit: {limit}")
 
 
 def _plan(question: Question) -> str:
@@ -37,26 +44,23 @@ def _plan(question: Question) -> str:
         together = f", {several[question.several]}"
     last = question.last_evaluations
     endpoint = "at the end" if last == 1 else f"over the last {last} evaluations"
-    claim = f"{question.claim}{' than' if question.claim != 'equivalent' else ' to'}"
     return (
-        f'"{claim} {question.baseline}" of {arms}; {question.method}, n = {question.n}{together}; '
-        f"endpoint: validation loss {endpoint}; stops with {question.stopping}."
+        f'"{_CLAIMS[question.claim]} {question.baseline}" of {arms}; {question.method}, '
+        f"n = {question.n}{together}; endpoint: validation loss {endpoint}; {question.stopping}."
     )
 
 
-def _details(arm: ArmJudgement) -> str:
-    parts = []
+def _details(arm: ArmJudgement) -> Iterator[str]:
     if arm.num_diverged and arm.divergence is not None:
         low, high = arm.divergence.low, arm.divergence.high
-        parts.append(
+        yield (
             f"Diverged: {arm.num_diverged} of {arm.num_runs} runs, a rate of {low:.0%} to "
             f"{high:.0%} (95 %)."
         )
     if arm.pairing is not None:
-        parts.append(_pairing(arm.pairing))
+        yield _pairing(arm.pairing)
     if arm.speed is not None:
-        parts.append(_speed(arm.speed))
-    return "".join(f" {part}" for part in parts)
+        yield _speed(arm.speed)
 
 
 def _pairing(pairing: Pairing) -> str:

@@ -6,7 +6,7 @@ A refusal says that there is no verdict and why; a limit is said beside it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from floatscope.lab.run.environment import Environment
@@ -102,9 +102,8 @@ def arm_refusal(arm: str, runs: Sequence[RunSummary], baseline: Sequence[RunSumm
     return None
 
 
-def mixed(question: Question, runs: Sequence[RunSummary]) -> list[str]:
+def mixed(question: Question, runs: Sequence[RunSummary]) -> Iterator[str]:
     """Machines, versions and commits that differ within an arm or within a pair, in words."""
-    found = []
     for what in _SEEN:
         arms = {
             arm: Counter(v for r in runs if r.recipe == arm for v in _values([r], what))
@@ -114,16 +113,16 @@ def mixed(question: Question, runs: Sequence[RunSummary]) -> list[str]:
         split = [str(seed) for seed in _split_pairs(question, runs, what)]
         if several:
             counts = sum(several.values(), Counter())
-            found.append(
-                f"runs within one arm differ in {what} ({', '.join(several)}): "
-                f"{_counted(counts)}. What that changes is in the spread."
+            yield (
+                f"runs within one arm differ in {what} ({', '.join(several)}: {_counted(counts)}), "
+                "and what that changes is in the spread."
             )
         if split:
-            found.append(
-                f"in the pair{'s' * (len(split) > 1)} of seed {', '.join(split)} the two runs "
-                f"differ in {what}: there it cannot be told from the recipe."
+            seeds = f"pair{'s' * (len(split) > 1)} of seed {', '.join(split)}"
+            yield (
+                f"in the {seeds} the two runs differ in {what}, which cannot be told from the "
+                "recipe there."
             )
-    return found
 
 
 def _split_pairs(question: Question, runs: Sequence[RunSummary], what: str) -> list[int]:
