@@ -1,6 +1,7 @@
 # make lab    the quick study: one small GPT in four precisions, a few minutes on two cores
 # make test   the tests
 # make check  lint and types
+# make check-page  types of the report's own scripts; brings axe-core for the tests (needs npm)
 # make bench  the benchmarks (run them alone)
 #
 # Each target makes its own virtual environment in .venv. On Linux, PyTorch's default index brings
@@ -16,7 +17,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH_INDEX ?=
 PYTEST_ARGS ?=
 
-.PHONY: lab test check bench clean
+.PHONY: lab test check check-page bench clean
 
 lab: $(VENV)/lab.stamp
 	$(BIN)/floatscope study run quick
@@ -29,6 +30,13 @@ check: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
+check-page: node_modules/stamp
+	npm run --silent types
+
+node_modules/stamp: package.json package-lock.json
+	npm ci --no-audit --no-fund --loglevel=error
+	@touch $@
+
 bench: $(VENV)/dev.stamp
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/rounding.py --libraries
@@ -39,7 +47,7 @@ bench: $(VENV)/dev.stamp
 	$(BIN)/python benchmarks/memory.py
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) node_modules
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" && $(PYTHON) -c '$(FITS)' || \

@@ -11,6 +11,8 @@ from floatscope.lab.probe.answers import percent as percent_of_share
 
 LANGUAGES = ("en", "zh")
 MINUS = "−"
+THIN = "\u202f"
+"""Between groups of three digits: a thin space that does not break."""
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -54,7 +56,7 @@ def number(value: float | None, digits: int = 4) -> str:
     """So many decimals; a dash where there is no number."""
     if value is None or math.isnan(value):
         return "–"
-    return f"{value:,.{digits}f}".replace("-", MINUS).replace(",", " ")
+    return f"{value:,.{digits}f}".replace("-", MINUS).replace(",", THIN)
 
 
 def signed(value: float | None, digits: int = 4) -> str:
@@ -79,7 +81,7 @@ def power(exponent: int) -> str:
 
 def grouped(count: int) -> str:
     """A count with its digits in groups of three."""
-    return f"{count:,}".replace(",", " ")
+    return f"{count:,}".replace(",", THIN)
 
 
 def mebibytes(size: float | None) -> str:

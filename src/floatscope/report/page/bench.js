@@ -112,7 +112,8 @@ function drawHistogram(id, values, range) {
     const place = x === 0 ? low : Number.isFinite(x) ? Math.min(Math.max(octaveIn(Math.abs(x)), low), high) : high;
     counts.set(place, (counts.get(place) || 0) + 1);
   }
-  const bars = [...counts].map(([octave, count]) => `<rect class="${octave === low ? "zone zero" : "bar"}" x="${octave - low + 0.06}" y="${100 - (100 * count) / values.length}" width=".88" height="${(100 * count) / values.length}"/>`);
+  const most = Math.max(...counts.values());
+  const bars = [...counts].map(([octave, count]) => `<rect class="${octave === low ? "zone zero" : "bar"}" x="${octave - low + 0.06}" y="${100 - (100 * count) / most}" width=".88" height="${(100 * count) / most}"/>`);
   byId(id).innerHTML = `<svg viewBox="0 0 ${high - low + 1} 100" preserveAspectRatio="none" aria-hidden="true">${bars.join("")}</svg><div class="ends"><span>0</span><span>2^${low + 1}</span><span>2^${high}</span></div>`;
 }
 

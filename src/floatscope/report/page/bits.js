@@ -142,6 +142,7 @@ function drawBits(anew) {
     const isOne = Boolean((code >> BigInt(bit)) & 1n);
     button.textContent = isOne ? "1" : "0";
     button.setAttribute("aria-pressed", `${isOne}`);
+    button.setAttribute("aria-label", `${isOne ? "1" : "0"}, ${kindOf(form, bit)} ${bit}`);
     button.className = `bit ${kindOf(form, bit)}`;
   }
   say();
@@ -152,7 +153,7 @@ function drawField({ form, what }, number) {
   const width = widthOf(form);
   const buttons = Array.from({ length: width }, (_, place) => {
     const bit = width - 1 - place;
-    return make("button", { type: "button", "data-field": `${number}`, "data-bit": `${bit}`, "aria-label": `${kindOf(form, bit)} ${bit}`, tabindex: number === fields.length - 1 && !place ? "0" : "-1" });
+    return make("button", { type: "button", "data-field": `${number}`, "data-bit": `${bit}`, tabindex: number === fields.length - 1 && !place ? "0" : "-1" });
   });
   const title = what[0] ? [make("p", { class: "note" }, both(...what), ` ${form.name}`)] : [];
   return make("div", { class: "field" }, ...title, make("div", { class: "bit-row", role: "group", "aria-label": form.name }, ...buttons));

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from floatscope.lab.probe.answers import SCALED, SMALLEST
@@ -14,6 +14,8 @@ from floatscope.report.section import Section
 from floatscope.report.sections.loss import BF16, FP16, UNSCALED
 from floatscope.report.sections.memory import activations
 from floatscope.report.words import Say, mebibytes, number, percent
+
+ATTENTION = {"fused": "融合注意力", "materialized": "显式存下分数的注意力"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +47,8 @@ def _lessons(evidence: Evidence) -> Iterable[Lesson]:
     run_probe = f"floatscope probe {evidence.folder}"
     yield Lesson(
         claim=Say(
-            "The model's states take 16 bytes a parameter, most of them the optimizer's.",
-            "模型状态 16 字节/参数，大部分是优化器状态。",
+            "The model's states take 16 bytes a parameter, three quarters of them the optimizer's.",
+            "模型状态 16 字节/参数，优化器状态占四分之三。",
         ),
         arithmetic=Say(
             "Two bookkeepings of 16. With a 16-bit copy: weight 2, gradient 2, fp32 master 4, "
@@ -90,7 +92,7 @@ def _lessons(evidence: Evidence) -> Iterable[Lesson]:
             "激活由 s、b、h、L 决定，可以远大于模型状态。",
         ),
         arithmetic=None,
-        measured=_activations(memory),
+        measured=_activations(evidence.memories),
         command=measure,
     )
 
@@ -169,18 +171,24 @@ def _blocks(state: ProbedState | None) -> Say | None:
     )
 
 
-def _activations(memory: MemoryRecord | None) -> Say | None:
-    if memory is None or memory.num_parameters is None:
+def _activations(memories: Sequence[MemoryRecord]) -> Say | None:
+    parts = [said for memory in memories if (said := _activations_of(memory)) is not None]
+    if not parts:
+        return None
+    return Say(" ".join(part.en for part in parts), "".join(part.zh for part in parts))
+
+
+def _activations_of(memory: MemoryRecord) -> Say | None:
+    if memory.num_parameters is None:
         return None
     arm = next(a for a in memory.arms if a["recipe"] == "fp32")
-    found, states = activations(arm), 16 * memory.num_parameters
-    if found is None:
+    found, states, formula = activations(arm), 16 * memory.num_parameters, arm["formula_bytes"]
+    if found is None or formula is None:
         return None
-    formula = arm["formula_bytes"]
-    beside = Say(f"; the formula says {mebibytes(formula)}", f"；公式给出 {mebibytes(formula)}") if (
-        formula) else Say("", "")  # fmt: skip
+    attention = memory.data["shape"].get("attention", "")
     return Say(
-        f"Measured {mebibytes(found)} MiB in fp32, {found / states:.1f} times the states"
-        f"{beside.en}.",
-        f"fp32 实测 {mebibytes(found)} MiB，是模型状态的 {found / states:.1f} 倍{beside.zh}。",
+        f"With {attention} attention {mebibytes(found)} MiB measured in fp32, {found / states:.1f} "
+        f"times the states; the formula says {mebibytes(formula)}.",
+        f"{ATTENTION.get(attention, attention)}：fp32 实测 {mebibytes(found)} MiB，是模型状态的 "
+        f"{found / states:.1f} 倍；公式给出 {mebibytes(formula)}。",
     )

@@ -21,9 +21,11 @@ STEP, NATS = Say("step", "步"), Say("nats per token", "nat/token")
 
 def section(evidence: Evidence) -> Section:
     """The section; its figures are absent while no run of the baseline has finished."""
-    figures = [_raw(evidence)]
+    figures = [_raw(evidence)] if evidence.runs else []
     if evidence.baselines:
-        figures = [_difference(evidence), *figures, _training_difference(evidence)]
+        figures = [_difference(evidence), *figures]
+    if paired := paired_differences(evidence):
+        figures.append(_training_difference(evidence, paired))
     return Section(
         name="loss",
         title=Say("Loss: the differences first", "损失：先看差值"),
@@ -100,8 +102,10 @@ def _raw(evidence: Evidence) -> Figure:
     )
 
 
-def _training_difference(evidence: Evidence) -> Figure:
-    curves = [_training(run, difference) for run, difference in paired_differences(evidence)]
+def _training_difference(
+    evidence: Evidence, paired: Sequence[tuple[Run, list[float]]]
+) -> Figure:
+    curves = [_training(run, difference) for run, difference in paired]
     chart = Chart(arms=evidence.recipes, curves=curves, zero=True, dashed=False,
                   y_axis={"format": "+.2~f"})  # fmt: skip
     return _figure(

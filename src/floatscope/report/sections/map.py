@@ -30,6 +30,8 @@ class Map:
     title: Say
     rows: tuple[str, ...]
     columns: tuple[Say, ...]
+    every: int
+    """Under the picture, only each so many columns have their name."""
     svg: Markup
     cells: tuple[tuple[str, ...], ...]
     """The same as text, for the table."""
@@ -135,6 +137,7 @@ def _drawn(
         title=title,
         rows=tuple(rows),
         columns=tuple(columns),
+        every=max(1, len(columns) // 6),
         svg=heat([[step_of(share) for share in row] for row in shares]),
         cells=tuple(tuple(percent(share) for share in row) for row in shares),
     )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from floatscope.lab.statistics import Interval
+from floatscope.lab.study.judgement import ArmJudgement, Judgement
 from floatscope.lab.study.summary import SIGMAS, Arm, Summary
 from floatscope.report.charts import color_of
 from floatscope.report.evidence import Evidence
@@ -16,6 +19,24 @@ from floatscope.report.svg import short
 from floatscope.report.words import Say, number, percent, signed
 
 FOREST_WIDTH = 300
+WORDS = {
+    "not worse": (Say("not worse", "不更差"), "good"),
+    "equivalent": (Say("equivalent", "等价"), "good"),
+    "worse": (Say("worse", "更差"), "bad"),
+    "different but within the margin": (
+        Say("different, but within the margin", "有差别，但在界限之内"), "good"),
+    "inconclusive": (Say("inconclusive", "无法定论"), "open"),
+}  # fmt: skip
+STATED = {
+    "never": Say("No margin was stated, so there is no verdict against one.",
+                 "没有事先声明界限，所以没有针对界限的结论。"),
+    "before the runs": Say("The question was stated before the runs.", "问题在运行之前就已声明。"),
+    "after some of the runs": Say(
+        "The question was stated after some of the runs: error rates do not hold.",
+        "问题是在部分运行之后才声明的：错误率不成立。"),
+    "after the runs": Say("The question was stated after the runs: error rates do not hold.",
+                          "问题是在运行之后才声明的：错误率不成立。"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +48,8 @@ class Card:
     word: Say
     tone: str
     """"good", "bad" or "open"."""
+    sentence: str
+    """The laboratory's own words; empty where it gives no verdict."""
     difference: str
     facts: tuple[tuple[Say, str], ...]
     forest: Markup
@@ -45,6 +68,9 @@ def section(evidence: Evidence) -> Section:
             "cards": [_card(arm, evidence) for arm in arms if arm.num_runs],
             "baseline": next((a for a in summary.arms if a.recipe == summary.baseline), None),
             "floors": floor_words(summary),
+            "judgement": summary.judgement,
+            "stated": STATED[summary.judgement.stated],
+            "margin": _margin(summary.judgement),
             "emulated": any("emulated" in arm.backend for arm in summary.arms),
             "number": number,
         },
@@ -52,9 +78,12 @@ def section(evidence: Evidence) -> Section:
 
 
 def _card(arm: Arm, evidence: Evidence) -> Card:
-    word, tone = _word(arm)
+    judged = next((j for j in evidence.summary.judgement.arms if j.recipe == arm.recipe), None)
+    judged = judged if judged is not None and judged.word is not None else None
+    word, tone = _word(arm) if judged is None else WORDS[str(judged.word)]
     facts = (
         (Say("pairs", "配对数"), f"n = {len(arm.differences)}"),
+        *(() if judged is None else _intervals(judged)),
         (Say("validation loss", "验证损失"), number(arm.validation_loss)),
         (Say("skipped steps", "跳过的步"), _count(arm.skipped_steps)),
         (Say("exactly zero gradients", "恰为 0 的梯度"), percent(arm.zero_fraction)),
@@ -65,9 +94,10 @@ def _card(arm: Arm, evidence: Evidence) -> Card:
         color=color_of(arm.recipe, evidence.recipes),
         word=word,
         tone=tone,
+        sentence=judged.sentence if judged is not None else "",
         difference=signed(arm.difference),
         facts=facts,
-        forest=_forest(arm, evidence.summary),
+        forest=_forest(arm, evidence.summary, judged),
     )
 
 
@@ -88,11 +118,34 @@ def _word(arm: Arm) -> tuple[Say, str]:
     ), "bad" if worse else "good"
 
 
-def _forest(arm: Arm, summary: Summary) -> Markup:
-    """Each seed's difference as a dot, their mean as a bar, on the seed spread's band."""
+def _intervals(judged: ArmJudgement) -> tuple[tuple[Say, str], ...]:
+    shown = []
+    for interval in (judged.interval, judged.margin_interval):
+        if interval is not None:
+            words = Say(f"{interval.confidence:.0%} interval", f"{interval.confidence:.0%} 区间")
+            shown.append((words, f"{signed(interval.low)} … {signed(interval.high)}"))
+    if judged.needed is not None:
+        needed = judged.needed.not_worse
+        shown.append((Say("would settle it", "要定论需要"), f"n = {needed or '> 1000'}"))
+    return tuple(shown)
+
+
+def _margin(judgement: Judgement) -> str:
+    return "" if judgement.margin is None else number(judgement.margin)
+
+
+def _forest(arm: Arm, summary: Summary, judged: ArmJudgement | None) -> Markup:
+    """Each seed's difference as a dot, their mean as a bar, the 95 % interval as a line.
+
+    Behind them the margin, or the seed spread where none was stated.
+    """
     limit = SIGMAS * summary.seed_spread.standard_deviation
     limit = 0.0 if math.isnan(limit) else limit
+    if judged is not None and summary.judgement.margin is not None:
+        limit = summary.judgement.margin
+    intervals = [j.interval for j in summary.judgement.arms if j.interval is not None]
     every = [d for a in summary.arms for d in a.differences.values()]
+    every += [end for interval in intervals for end in (interval.low, interval.high)]
     reach = max([abs(d) for d in every] + [limit * 1.2, 1e-9]) * 1.08
 
     def at(value: float) -> str:
@@ -110,8 +163,14 @@ def _forest(arm: Arm, summary: Summary) -> Markup:
     )
     return Markup(
         f'<svg viewBox="0 0 {FOREST_WIDTH} 28" class="forest" aria-hidden="true">'
-        f'{band}fill="var(--band)"/><path d="M{at(0)} 0v28" stroke="var(--axis)"/>{mean}{dots}</svg>'
+        f'{band}fill="var(--band)"/>{_line(judged and judged.interval, at)}<path d="M{at(0)} 0v28" stroke="var(--axis)"/>{mean}{dots}</svg>'
     )
+
+
+def _line(interval: Interval | None, at: Callable[[float], str]) -> str:
+    if interval is None:
+        return ""
+    return f'<path d="M{at(interval.low)} 14H{at(interval.high)}" stroke="currentColor"/>'
 
 
 def _count(value: float) -> str:

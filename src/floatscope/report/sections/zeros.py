@@ -19,7 +19,7 @@ SCALE = Say("log₂ of the loss scale", "损失缩放的 log₂")
 
 def section(evidence: Evidence) -> Section:
     """The section."""
-    figures = [_zeros(evidence)]
+    figures = [_zeros(evidence)] if evidence.runs else []
     if any(_is_scaled(run) for run in evidence.runs):
         figures.append(_scales(evidence))
     return Section(
