@@ -1,7 +1,10 @@
 """Fair timing of variants side by side: interleaved, with disturbed repetitions dropped.
 
 A repetition counts only if other processes used less than a tenth of the machine's processor time
-while it ran. Ratios are taken within a round, so that a drift of the machine's speed cancels.
+while it ran. Ratios are taken within a round, so that a drift of the machine's speed cancels. One
+thread spins before each repetition until Torch's have fallen asleep: these spin for some
+milliseconds after an operation, and hold the cores that the next variant needs. Sleeping instead
+would let the processor do so too, and the next repetition would begin with waking it.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from dataclasses import dataclass
 import psutil
 
 MAX_FOREIGN_SHARE = 0.10
+PAUSE = 0.01
+"""Seconds of spinning before each repetition."""
 
 
 @dataclass
@@ -59,6 +64,9 @@ def ratio(one: Timing, other: Timing) -> float:
 
 
 def _timed(variant: Callable[[], object]) -> tuple[float, float]:
+    ready = time.perf_counter() + PAUSE
+    while time.perf_counter() < ready:
+        pass
     machine, own, started = _machine_seconds(), sum(os.times()[:4]), time.perf_counter()
     variant()
     seconds = time.perf_counter() - started

@@ -18,6 +18,7 @@ from floatscope.rounding.kernels import (
     numba_blocks,
     numba_chance,
     numba_elements,
+    numba_nearest,
     numba_plain,
     numba_scales,
 )
@@ -137,7 +138,7 @@ def _strips(widens: bool, narrows: bool, revision: int) -> Any:
     return strips
 
 
-_SPANS = checksum(numba_elements) + checksum(numba_chance)
+_SPANS = checksum(numba_elements) + checksum(numba_chance) + checksum(numba_nearest)
 _STRIPS = checksum(numba_blocks) + checksum(numba_scales) + checksum(numba_plain)
 
 SPANS = {

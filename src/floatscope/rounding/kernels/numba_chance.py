@@ -28,6 +28,7 @@ from floatscope.rounding.kernels.numba_bits import (
     shift_right,
     store_past_caches,
     truncated,
+    widest_vectors,
     words,
 )
 
@@ -138,6 +139,7 @@ def _plain_part(magnitude_of: Any, past_caches: bool) -> Any:
     @njit(nogil=True, cache=True)
     def part(x, out, g, start, first, second):
         """Whole lines with all random bits, of formats with a negative zero, uncounted."""
+        widest_vectors()
         T = x.dtype.type
         one, none = T(1), T(0)
         bits = T(8 * x.itemsize)
@@ -196,7 +198,8 @@ def _stochastic(all_bits: bool) -> Any:
         xs, ys = x[:whole], out[:whole]
         fraction = u64(23) if x.itemsize == 4 else u64(52)
         has_steps = u64(g[NORMAL] >> fraction) + g[DROP] > fraction > g[DROP]
-        if all_bits and has_steps and g[NEGATIVE_ZERO] and not counted:
+        is_fast = g[DROP] > u64(0) if g[NORMAL] == u64(0) else has_steps
+        if all_bits and is_fast and g[NEGATIVE_ZERO] and not counted:
             a = fast_part(xs, ys, g, start, first, second, stream)
             b, c = type(a)(0), type(a)(0)
         else:

@@ -3,7 +3,7 @@
 To nearest, a code falls out of the rounding on the way. Everything else is rounded to values, chunk
 by chunk, and then encoded.
 
-The rounding is that of `numba_elements.py` and `numba_chance.py`. Numba's cache looks for changes
+The rounding is that of `numba_elements.py` and what it calls. Numba's cache looks for changes
 in this file alone, so their checksum is a part of the kernel: another checksum is another kernel.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit
 
 from floatscope.rounding.grid import FAST_NEAREST, INDEX
-from floatscope.rounding.kernels import checksum, numba_chance, numba_elements
+from floatscope.rounding.kernels import checksum, numba_chance, numba_elements, numba_nearest
 from floatscope.rounding.kernels.numba_bits import as_bits, as_float, prefetch, shift_right
 from floatscope.rounding.kernels.numba_elements import (
     AHEAD,
@@ -157,4 +157,6 @@ def _encode_span(revision: int) -> Any:
     return encode_span
 
 
-encode_span = _encode_span(checksum(numba_elements) + checksum(numba_chance))
+encode_span = _encode_span(
+    checksum(numba_elements) + checksum(numba_chance) + checksum(numba_nearest)
+)

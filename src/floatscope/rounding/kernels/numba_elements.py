@@ -12,8 +12,9 @@ is uint64, so every operation is wrapped, and shifts are of 64 bits whatever is 
 are `shift_left` and `shift_right`. Such loops use unsigned places, because a signed one may be
 negative, which would count from the end.
 
-Stochastic rounding is in `numba_chance.py`. Numba's cache of compiled code looks for changes in
-this file alone, so that one's checksum is a part of the kernel; `numba_bits.py` never changes.
+Rounding to nearest is in `numba_nearest.py`, stochastic rounding in `numba_chance.py`. Numba's
+cache of compiled code looks for changes in this file alone, so their checksums are a part of the
+kernel; `numba_bits.py` never changes.
 """
 
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false
@@ -27,174 +28,30 @@ import numpy as np
 from numba import njit
 
 from floatscope.rounding.grid import FAST_NEAREST, INDEX, STOCHASTIC
-from floatscope.rounding.kernels import checksum, numba_chance
+from floatscope.rounding.kernels import checksum, numba_chance, numba_nearest
 from floatscope.rounding.kernels.numba_bits import (
     as_bits,
     as_float,
     as_real,
     finish,
-    prefetch,
-    shift_right,
-    store_past_caches,
+    widest_vectors,
 )
 from floatscope.rounding.kernels.numba_chance import by_chance
+from floatscope.rounding.kernels.numba_nearest import to_nearest
 from floatscope.rounding.receipt import NUM_COUNTS
 
 CHUNK = 1 << 16
-LINES, AHEAD = 64, 1024
-"""Elements between two requests for memory, and how far ahead these look."""
 
 MODE, DROP, NORMAL, FIRST_FIELD = (INDEX[n] for n in ("mode", "drop", "normal", "first_field"))
-STEP, ONE_BY_STEP, ANCHOR = INDEX["step"], INDEX["one_by_step"], INDEX["anchor"]
-LARGEST, LOWEST = INDEX["largest"], INDEX["lowest"]
+STEP, LARGEST, LOWEST = INDEX["step"], INDEX["largest"], INDEX["lowest"]
 NEGATIVE_ZERO, FLUSH, INWARD = (INDEX[n] for n in ("negative_zero", "flush", "inward"))
 OVERFLOW, INFINITY, NAN = INDEX["overflow"], INDEX["infinity"], INDEX["nan"]
-NEGATIVE, ZERO, INTEGER = INDEX["negative"], INDEX["zero"], INDEX["integer"]
+NEGATIVE, ZERO = INDEX["negative"], INDEX["zero"]
 
 # Counted per call, in the order of receipt.COUNTS.
 BEYOND, INFINITE, NANS, SATURATED, BECAME_NAN, RAISED, FLUSHED, LOST_SIGN = range(NUM_COUNTS)
 
 u32, u64 = np.uint32, np.uint64
-
-
-@njit(nogil=True, cache=True)
-def nearest_of(u, drop, half_less, kept, normal, anchor, largest, lowest, sign, zero_sign):
-    """One element to nearest, ties to even: what `finish` says of it."""
-    T = type(u)
-    a = T(u & T(~sign))
-    odd = T(shift_right(a, drop) & T(1))
-    r = T(T(T(a + half_less) + odd) & kept)
-    on_grid = as_bits(as_float(a) + anchor - anchor)
-    r = on_grid if a < normal else r
-    return finish(r, u, a, largest, lowest, sign, zero_sign)
-
-
-def _nearest(past_caches: bool) -> Any:
-    @njit(nogil=True, cache=True)
-    def nearest(x, out, g):
-        """Nearest, ties to even; returns how many are beyond, became zero, lost their sign."""
-        T = x.dtype.type
-        one, none = T(1), T(0)
-        sign = T(one << T(8 * x.itemsize - 1))
-        drop, normal, largest = T(g[DROP]), T(g[NORMAL]), T(g[LARGEST])
-        lowest = T(g[LOWEST])
-        half_less = T(T(one << T(drop - one)) - one)
-        kept = T(~T(T(one << drop) - one))
-        zero_sign = sign if g[NEGATIVE_ZERO] else none
-        anchor = as_float(T(g[ANCHOR]))
-        beyond, flushed, lost = none, none, none
-        whole = x.size // LINES * LINES
-        for first in range(0, whole, LINES):
-            for j in range(0, LINES, 64 // x.itemsize):
-                prefetch(x, first + j + AHEAD)
-            for j in range(LINES):
-                i = u64(first + j)
-                r, is_beyond, is_flushed, is_lost = nearest_of(
-                    x[i], drop, half_less, kept, normal, anchor, largest, lowest, sign, zero_sign
-                )
-                beyond, flushed = T(beyond + is_beyond), T(flushed + is_flushed)
-                lost = T(lost + is_lost)
-                if past_caches:
-                    store_past_caches(out, i, r)
-                else:
-                    out[i] = r
-        for i in range(whole, x.size):
-            out[i], is_beyond, is_flushed, is_lost = nearest_of(
-                x[i], drop, half_less, kept, normal, anchor, largest, lowest, sign, zero_sign
-            )
-            beyond, flushed = T(beyond + is_beyond), T(flushed + is_flushed)
-            lost = T(lost + is_lost)
-        return beyond, flushed, lost
-
-    return nearest
-
-
-nearest, nearest_past = _nearest(False), _nearest(True)
-
-
-@njit(nogil=True, cache=True)
-def anchored_of(u, drop, anchor, limit, below, exponent, sign, zero_sign):
-    """One element to nearest by its anchor: the bits, its rounded magnitude, whether beyond.
-
-    Adding 1.5 * 2^drop times the element's octave, or the format's anchor if that is more, leaves
-    as many bits as the format has, and the processor rounds; `drop` and `anchor` are meant for the
-    bits of that number. What lies so far out that it has no anchor comes out as it is, or as NaN,
-    and is beyond.
-    """
-    T = type(u)
-    far = as_float(max(T(T(u & exponent) + drop), anchor))
-    r = as_bits(as_float(u) + far - far)
-    a = T(r & T(~sign))
-    is_beyond = a > (T(limit + below) if u >= sign else limit)
-    return u if is_beyond else T(r | T(u & zero_sign)), a, is_beyond
-
-
-def _anchored(past_caches: bool, counted: bool) -> Any:
-    @njit(nogil=True, cache=True)
-    def anchored(x, out, g):
-        """`nearest` for the formats that `to_nearest` gives it.
-
-        Uncounted, it only says whether any element is beyond, and serves symmetrical formats.
-        """
-        T = x.dtype.type
-        one, none = T(1), T(0)
-        bits = T(8 * x.itemsize)
-        sign = T(one << T(bits - one))
-        exponent = T(0x7F800000) if bits == T(32) else T(0x7FF0000000000000)
-        half = T(one << (T(22) if bits == T(32) else T(51)))
-        drop, anchor = T(T(T(g[DROP]) * T(half + half)) + half), T(T(g[ANCHOR]) + half)
-        limit = T(g[LARGEST])
-        below = T(T(g[LOWEST]) - limit) if counted else none
-        zero_sign = sign if g[NEGATIVE_ZERO] else none
-        beyond, flushed, lost = none, none, none
-        whole = x.size // LINES * LINES
-        for first in range(0, whole, LINES):
-            for j in range(0, LINES, 64 // x.itemsize):
-                prefetch(x, first + j + AHEAD)
-            for j in range(LINES):
-                i = u64(first + j)
-                u = x[i]
-                r, a, is_beyond = anchored_of(
-                    u, drop, anchor, limit, below, exponent, sign, zero_sign
-                )
-                if counted:
-                    beyond = T(beyond + T(is_beyond))
-                    is_zero = a == none
-                    flushed = T(flushed + T(is_zero & (T(u & T(~sign)) != none)))
-                    lost = T(lost + T(is_zero & (u >= sign)))
-                else:
-                    beyond = max(beyond, a)
-                if past_caches:
-                    store_past_caches(out, i, r)
-                else:
-                    out[i] = r
-        rest = nearest(x[whole:], out[whole:], g)
-        if not counted:
-            beyond = T(beyond > limit)
-        lost = none if zero_sign else lost
-        return T(beyond + rest[0]), T(flushed + rest[1]), T(lost + rest[2])
-
-    return anchored
-
-
-anchored, anchored_past = _anchored(False, True), _anchored(True, True)
-plain, plain_past = _anchored(False, False), _anchored(True, False)
-
-
-@njit(nogil=True, cache=True)
-def to_nearest(x, out, g, stream, counted):
-    """The fastest loop to nearest for a format and such an output.
-
-    An anchor must be finite for the largest value, and 1.5 times it not leave its octave by adding
-    an element: with two bits to drop it does not.
-    """
-    fraction, top = (u64(23), u64(254)) if x.itemsize == 4 else (u64(52), u64(2046))
-    top_anchor = u64(g[LARGEST] >> fraction) + g[DROP]
-    if top_anchor > top or (g[DROP] < 2 and not g[INTEGER]):
-        return nearest_past(x, out, g) if stream else nearest(x, out, g)
-    if counted or g[LARGEST] != g[LOWEST]:
-        return anchored_past(x, out, g) if stream else anchored(x, out, g)
-    return plain_past(x, out, g) if stream else plain(x, out, g)
 
 
 @njit(nogil=True, cache=True)
@@ -336,7 +193,7 @@ def flush_subnormals(out, g):
 
 
 def _round_chunk(revision: int) -> Any:
-    """The kernel for one state of the source of `by_chance`."""
+    """The kernel for one state of the sources of `to_nearest` and `by_chance`."""
 
     @njit(nogil=True, cache=True)
     def round_chunk(x, out, g, index, key, spare, counts, stream, counted):
@@ -344,6 +201,7 @@ def _round_chunk(revision: int) -> Any:
 
         Unless `counted`, zeros and signs that were lost may go uncounted, where that saves time.
         """
+        widest_vectors()
         if g[MODE] == FAST_NEAREST:
             beyond, flushed, lost = to_nearest(x, out, g, stream, counted)
         elif g[MODE] == STOCHASTIC and revision > 0:
@@ -371,6 +229,7 @@ def _round_span(revision: int) -> Any:
     @njit(nogil=True, cache=True)
     def round_span(x, out, offset, g, key, spare, stream, counts, counted):
         """Round x into out; `offset` is the logical index of x[0]."""
+        widest_vectors()
         for first in range(0, x.size, CHUNK if revision > 0 else 1):
             last = min(first + CHUNK, x.size)
             xs, ys, at = x[first:last], out[first:last], u64(offset + u64(first))
@@ -379,5 +238,5 @@ def _round_span(revision: int) -> Any:
     return round_span
 
 
-round_chunk = _round_chunk(checksum(numba_chance))
-round_span = _round_span(checksum(numba_chance))
+_REVISION = checksum(numba_chance) + checksum(numba_nearest)
+round_chunk, round_span = _round_chunk(_REVISION), _round_span(_REVISION)
