@@ -16,9 +16,12 @@ import click
 
 from floatscope.cli.bits import bits
 from floatscope.cli.compare import compare
+from floatscope.cli.explore import explore
+from floatscope.cli.export import export
 from floatscope.cli.formats import formats
 from floatscope.cli.memory import memory
 from floatscope.cli.probe import probe
+from floatscope.cli.report import report
 from floatscope.cli.study import study
 from floatscope.cli.text import text
 from floatscope.errors import FloatscopeError
@@ -43,7 +46,7 @@ def app() -> None:
     """
 
 
-for verb in (formats, bits, study, probe, compare, memory, text):
+for verb in (formats, bits, study, probe, compare, memory, report, export, explore, text):
     app.add_command(verb)
 
 

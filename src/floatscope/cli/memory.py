@@ -123,8 +123,14 @@ def trace(
 @backend_option
 @device_option
 @click.option("--out", type=Path, help="A folder to write the record to.")
+@click.option("--into", type=Path, help="Fill the memory field of a file of floatscope export.")
 def measure(
-    recipes: str | None, backend: str, out: Path | None, as_json: bool, **given: Any
+    recipes: str | None,
+    backend: str,
+    out: Path | None,
+    into: Path | None,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """Measure two steps of each recipe in a process of its own; run it alone.
 
@@ -134,6 +140,8 @@ def measure(
     default = ("fp32", "bf16-mixed", "fp16-mixed", "fp16-mixed-unscaled")
     names = _recipes(recipes, default if target.numbers else default[:2])
     arms, seen = _measured(target, names, backend, out, as_json)
+    if into is not None:
+        _fill(into, target, arms, seen)
     _show(target, arms, seen, as_json)
     if any(not a["holds"] for a in _accepted(target, arms)):
         raise click.exceptions.Exit(CLAIM_FAILED)
@@ -220,6 +228,13 @@ def _keep(out: Path | None, target: Target, arms: Sequence[Arm], seen: Sequence[
     if not out.name:
         raise LedgerError("--out is empty; name a folder for the record.")
     keep(out, target, arms, seen)
+
+
+def _fill(into: Path, target: Target, arms: Sequence[Arm], seen: Sequence[Neighbors]) -> None:
+    from floatscope.lab.memory.record import record
+    from floatscope.report.export import fill_memory
+
+    fill_memory(into, record(target, arms, seen))
 
 
 def _accepted(target: Target, arms: Sequence[Arm]) -> list[dict[str, Any]]:
