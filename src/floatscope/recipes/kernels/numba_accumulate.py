@@ -25,12 +25,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numba import njit
-from numba.extending import intrinsic
 
-from floatscope.rounding.kernels.numba_bits import as_bits, as_float
+from floatscope.rounding.kernels.numba_bits import as_bits, as_float, widest_vectors
 
 PANEL, COLUMNS = 256, 64
 """Columns of a panel, and what the last panel's are a multiple of."""
@@ -58,21 +56,6 @@ KEPT32 = u32(0xFFFF_FFFF << (23 - FRACTION_BITS) & 0xFFFF_FFFF)
 KEPT64 = u64((1 << 64) - (1 << (52 - FRACTION_BITS)))
 SMALLEST_NORMAL, LARGEST = 2.0**LOWEST_SUM, 2.0**128
 TINY_UNIT = 2.0 ** (LOWEST_SUM - FRACTION_BITS)
-
-
-@intrinsic
-def widest_vectors(typing_context: Any) -> Any:
-    """Have the compiler use vectors of 512 bits in this function, where the processor has them.
-
-    By default it prefers 256, for the sake of processors that slow down for wider ones. The
-    attribute is not among those that llvmlite knows, and so goes past its check.
-    """
-
-    def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
-        return context.get_dummy_value()
-
-    return numba.void(), generate
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

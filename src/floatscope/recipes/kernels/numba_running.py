@@ -4,8 +4,7 @@ Tiles and panels are those of `numba_accumulate.py`. A piece of a panel stays ne
 while all rows of a tile pass by. A sum in fp16 is rounded by the processor's conversion to fp16 and
 back; in fp64, to a multiple of fp16's unit, by adding and subtracting a power of two.
 
-The kernels are serial and release the interpreter lock. From another kernel's file comes only
-`widest_vectors`, whose meaning does not change: Numba's cache looks for changes here alone.
+The kernels are serial and release the interpreter lock.
 """
 
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
@@ -22,8 +21,7 @@ from numba import njit
 from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
 
-from floatscope.recipes.kernels.numba_accumulate import widest_vectors
-from floatscope.rounding.kernels.numba_bits import as_bits, as_float
+from floatscope.rounding.kernels.numba_bits import as_bits, as_float, widest_vectors
 
 DEPTH = 64
 """Products between two visits to a row."""
