@@ -21,8 +21,10 @@ from floatscope.lab.run.plan import RunPlan
 from floatscope.lab.statistics import noise_floor, paired, pooled, prediction_interval, welch
 from floatscope.lab.study.folder import StudyFolder, open_study
 from floatscope.lab.study.judgement import ArmJudgement, Judgement
+from floatscope.lab.study.plan import StudyPlan
 from floatscope.lab.study.question import Margin, Question
 from floatscope.lab.study.summary import summarize
+from floatscope.lab.study.trust import foreseen
 from tests.studies import BASE, HERE, PLAN, QUESTION, Ended, Ends, edit, finish, imagined, made
 
 THREE_PAIRS = replace(PLAN, seeds=(1, 2, 3))
@@ -551,3 +553,21 @@ def test_a_question_is_part_of_the_plan() -> None:
     assert replace(PLAN, question=None).asked_sha256("data") is None
     spelled = replace(PLAN, question=replace(QUESTION, arms=("bf16-mixed",), n=5))
     assert PLAN.asked_sha256("data") == spelled.asked_sha256("data")
+
+
+@pytest.mark.parametrize(
+    ("plan", "says"),
+    [
+        (PLAN, []),
+        (replace(PLAN, question=None), ["no question is stated, so there will be no verdict"]),
+        (replace(PLAN, recipes=("bf16-mixed",)), ["the baseline fp32 is not among the recipes"]),
+        (replace(PLAN, recipes=("fp32",)), ["fp32 is the only recipe"]),
+        (replace(PLAN, seeds=(1,)), ["one seed: there will be a look at each recipe"]),
+        (THREE_PAIRS, ["3 seeds: verdicts will be called screening"]),
+    ],
+)
+def test_what_is_known_before_the_first_run(plan: StudyPlan, says: list[str]) -> None:
+    found = list(foreseen(plan))
+    assert len(found) == len(says)
+    for line, expected in zip(found, says, strict=True):
+        assert line.startswith(expected)

@@ -56,6 +56,8 @@ RUN = ("study", "run", "tiny.toml", "--text", "text.txt", "--backend", "emulated
 def test_a_study_from_two_commands(place: Path) -> None:
     shown = floatscope("study", "show", "done", cwd=place)
     assert shown.returncode == 0
+    assert "fp16-mixed: the claim holds" in shown.stdout
+    assert "Screening with n = 2: " in shown.stdout
     assert "5 of 5 runs finished" in shown.stdout
     assert "fp16-mixed*" in shown.stdout
     assert "seed spread" in shown.stdout

@@ -22,6 +22,7 @@ from floatscope.lab.run.worker import Request, command, worker_environment
 from floatscope.lab.study.folder import StudyFolder, create, find
 from floatscope.lab.study.plan import WORLD, StudyPlan
 from floatscope.lab.study.progress import Display
+from floatscope.lab.study.trust import foreseen
 from floatscope.lab.text.corpus import Tokens, check_length, encode, read_text
 from floatscope.lab.text.world import world_text
 from floatscope.recipes import check_backend
@@ -85,6 +86,8 @@ def execute(
         waiting = [run for run in plan.runs() if not folder.is_finished(run)]
         jobs = jobs or default_jobs(plan)
         display.begin(total=len(plan.runs()), finished=len(plan.runs()) - len(waiting), jobs=jobs)
+        for line in foreseen(plan):
+            display.note(f"note: {line}")
         with _workers() as running:
             while waiting or running:
                 while waiting and len(running) < jobs:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from floatscope.lab.run.environment import Environment
 from floatscope.lab.study.folder import PLANS, StudyFolder, changes
 from floatscope.lab.study.judgement import Stated
+from floatscope.lab.study.plan import StudyPlan
 from floatscope.lab.study.question import Question
 from floatscope.lab.study.runs import RunSummary
 
@@ -28,6 +29,33 @@ _SEEN: dict[str, Callable[[Environment], str]] = {
 }
 _CONFOUNDS = ("processor", "version of Torch")
 """What changes losses by itself: an arm of which all differs from the baseline is refused."""
+
+
+FEW = 3
+"""Up to so many pairs a verdict is called screening."""
+
+
+def foreseen(plan: StudyPlan) -> Iterator[str]:
+    """What is known of a plan's verdicts before its first run."""
+    question, n = plan.question, len(plan.seeds)
+    if plan.stress is not None:
+        return
+    if question is None:
+        yield "no question is stated, so there will be no verdict"
+    elif question.baseline not in plan.recipes:
+        yield (
+            f"the baseline {question.baseline} is not among the recipes, so there will be no "
+            "verdict"
+        )
+    elif len(plan.recipes) < 2:
+        yield f"{question.baseline} is the only recipe, so there will be no verdict"
+    elif n == 1:
+        yield "one seed: there will be a look at each recipe, called screening, and no verdict"
+    elif n <= FEW:
+        yield (
+            f"{n} seeds: verdicts will be called screening; five decide a margin of about 1.6 "
+            "standard deviations of a paired difference, ten of 1.0"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
