@@ -8,12 +8,14 @@ from contextlib import contextmanager
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from floatscope.errors import RecipeError
 from floatscope.recipes.backend import DTYPES, choose_backend
-from floatscope.recipes.emulation import Emulation
-from floatscope.recipes.quantized import Memory, QuantizedProducts, Report
+from floatscope.recipes.emulation import Emulation, Executor
+from floatscope.recipes.quantized import QuantizedProducts
 from floatscope.recipes.recipe import Recipe
+from floatscope.recipes.report import Memory, Report
 from floatscope.recipes.roles import Roles
 
 
@@ -38,37 +40,54 @@ def compute(
         memory: what quantization remembers from step to step; by default each entry is a step.
 
     Yields:
-        What was converted, if the recipe has operands of its own; it grows until backward is done.
+        What was converted and what was left; it grows until backward is done. None where Torch's
+        autocast, or nothing at all, is all there is to do.
 
     Raises:
-        RecipeError: the model is compiled and the backend would be emulated (a compiled graph
-            bypasses emulation), or the backend does not exist on the model's device.
+        RecipeError: another recipe is being computed; a parameter has 16 bits where products are
+            fp32; the model is compiled and the backend would be emulated (a compiled graph
+            bypasses emulation); or the backend does not exist on the model's device.
     """
+    _refuse_nested()
     device = device_of(model)
     operands = recipe.operands
-    if recipe.products == "fp32" and (operands is None or operands.changes_nothing):
-        yield None
-        return
     dtype = DTYPES[recipe.products]
     is_native = choose_backend(recipe, device, backend) == "native"
-    if is_native and operands is None:
-        with torch.autocast(device.type, dtype=dtype):
+    if recipe.products == "fp32":
+        _refuse_narrow(model)
+    if is_native and (operands is None or operands.changes_nothing):
+        with _autocast(device, dtype):
             yield None
         return
     _refuse_compiled(model)
-    quantized = None
+    report, quantized = Report(), None
     if operands is not None:
         roles = Roles(model, recipe.kept)
-        quantized = QuantizedProducts(operands, roles, memory or _memory_of(model))
-    emulation = Emulation(dtype, quantized, emulates=not is_native)
+        quantized = QuantizedProducts(operands, roles, memory or _memory_of(model), report)
+    emulation = Emulation(dtype, report, quantized, emulates=not is_native)
     # A custom autograd function may make the last node, which no torch function then returns.
     handle = model.register_forward_hook(lambda _module, _inputs, outputs: emulation.mark(outputs))
-    cast = torch.autocast(device.type, dtype=dtype, enabled=recipe.products != "fp32")
     try:
-        with emulation, cast:
-            yield None if quantized is None else quantized.report
+        with emulation, _autocast(device, dtype):
+            yield report
     finally:
         handle.remove()
+
+
+@contextmanager
+def _autocast(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+    """Torch's autocast, or none of it for fp32, also inside of another one."""
+    if not torch.amp.is_autocast_available(device.type):
+        yield
+        return
+    is_inside = torch.is_autocast_enabled(device.type)
+    with torch.autocast(device.type, dtype=dtype, enabled=dtype is not torch.float32):
+        # The outer one's casts of weights are of its dtype, and were made unseen.
+        if is_inside:
+            torch.clear_autocast_cache()
+        yield
+    if is_inside:
+        torch.clear_autocast_cache()
 
 
 _memories: weakref.WeakKeyDictionary[nn.Module, Memory] = weakref.WeakKeyDictionary()
@@ -81,9 +100,27 @@ def _memory_of(model: nn.Module) -> Memory:
     return memory
 
 
+def _refuse_nested() -> None:
+    if any(isinstance(mode, Executor) for mode in _get_current_dispatch_mode_stack()):
+        raise RecipeError(
+            "a recipe is being computed already, and recipes do not nest. Leave its context first; "
+            "backward may run after that."
+        )
+
+
+def _refuse_narrow(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if parameter.dtype in (torch.bfloat16, torch.float16):
+            raise RecipeError(
+                f"the parameter {name} is {parameter.dtype}, and the recipe computes products in "
+                "fp32. Convert the model with model.float()."
+            )
+
+
 def _refuse_compiled(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        if isinstance(module, torch._dynamo.OptimizedModule):
+        compiled = isinstance(module, (torch._dynamo.OptimizedModule, torch.jit.ScriptModule))
+        if compiled or module._compiled_call_impl is not None:
             raise RecipeError(
                 f"{name or 'the model'} is compiled, and compiled code bypasses the emulated "
                 "backend. Pass the module you compiled, or choose the native backend."

@@ -19,51 +19,51 @@ runs. The copies are not kept.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch._C._autograd import _get_sequence_nr  # type: ignore[attr-defined]
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.overrides import _push_mode as _push_function_mode
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _get_current_dispatch_mode_stack,
     _push_mode,
 )
-from torch.utils.flop_counter import flop_registry
 
 from floatscope.errors import RecipeError
+from floatscope.recipes import passes
+from floatscope.recipes.operations import FUNCTIONAL, kind_of, tensors_in
 from floatscope.recipes.products import HANDLERS
 from floatscope.recipes.quantized import QuantizedProducts
+from floatscope.recipes.report import Report
 
-aten = torch.ops.aten
-
-# Operations that multiply but that Torch's own list of products, the flop counter's, leaves out.
-_MORE_PRODUCTS = frozenset(
-    {
-        aten.mv, aten.addmv, aten.dot, aten.vdot, aten.addbmm, aten.addr,
-        aten.mkldnn_rnn_layer, aten.mkldnn_rnn_layer_backward, aten._thnn_fused_lstm_cell,
-        aten._native_multi_head_attention, aten._transformer_encoder_layer_fwd,
-        aten._triton_multi_head_attention, aten._triton_scaled_dot_attention,
-        aten._trilinear, aten._cdist_forward, aten._cdist_backward, aten.linear_backward,
-        aten.mkldnn_linear, aten._addmm_activation, aten._grouped_mm, aten._int_mm,
-    }
-)  # fmt: skip
+_MARK = "floatscope.marker"
+_WITH_WEIGHT = frozenset(
+    (F.linear, F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d)
+)
+"""Functions whose second argument is a weight."""
 
 
 class Executor(TorchDispatchMode):
     """Runs the products on operands of `dtype` through their handlers, and refuses the rest."""
 
+    supports_higher_order_operators = True
+
     def __init__(
-        self, dtype: torch.dtype, quantized: QuantizedProducts | None, *, emulates: bool
+        self,
+        dtype: torch.dtype,
+        report: Report,
+        quantized: QuantizedProducts | None,
+        emulates: bool,
     ) -> None:
         super().__init__()
-        self.dtype, self.quantized, self.emulates = dtype, quantized, emulates
-        self.num_products = 0
+        self.dtype, self.report, self.quantized, self.emulates = dtype, report, quantized, emulates
 
     def __torch_dispatch__(
         self,
@@ -72,27 +72,56 @@ class Executor(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        kwargs = kwargs or {}
-        kind = _kind(func)
-        if self.quantized is not None and kind != "composite":
-            result = self.quantized.take(func, args, kwargs)
+        with torch._C.DisableTorchFunction():  # what is called in here is not the model's
+            return self._run(func, args, kwargs or {})
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if isinstance(func, torch._ops.HigherOrderOperator):
+            raise RecipeError(
+                f"{func} hides its products from the recipe. Use the plain function in its place."
+            )
+        if func in FUNCTIONAL:
+            return self._written(func, args, kwargs)
+        kind = kind_of(func)
+        if kind == "composite":
+            return self._decomposed(func, args, kwargs)
+        if self.quantized is not None:
+            result = self.quantized.take(func, args, kwargs, kind)
             if result is not NotImplemented:
                 return result
-        is_ours = any(t.dtype is self.dtype for t in _tensors((args, kwargs)))
-        if kind == "other" or not is_ours or not (self.emulates or kind == "composite"):
+        if kind == "other":
             return func(*args, **kwargs)
-        if kind == "composite":
-            with self:
-                return func.decompose(*args, **kwargs)
+        dtypes = {t.dtype for t in tensors_in((args, kwargs))}
+        if self.dtype not in dtypes or kind == "foreign":
+            self.report.left[f"{func.overloadpacket} in {_said(dtypes)}"] += 1
+            return func(*args, **kwargs)
+        if not self.emulates:
+            return func(*args, **kwargs)
         if kind == "unreachable":
-            shapes = ", ".join(f"{list(t.shape)} {t.dtype}" for t in _tensors((args, kwargs)))
+            shapes = ", ".join(f"{list(t.shape)} {t.dtype}" for t in tensors_in((args, kwargs)))
             raise RecipeError(
                 f"the emulated backend cannot compute {func} on {shapes}, and running it natively "
                 "would not be what the recipe says. Choose the native backend, or keep this module "
                 "in fp32."
             )
-        self.num_products += 1
+        self.report.emulated["backward" if passes.is_backward() else "forward"] += 1
         return HANDLERS[func](func, args, kwargs, self.dtype)
+
+    def _decomposed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operation made of others, which arrives whole under inference mode."""
+        with self:
+            result = func.decompose(*args, **kwargs)
+        return func(*args, **kwargs) if result is NotImplemented else result
+
+    def _written(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """A product that is written into a tensor of the model's."""
+        target = kwargs["out"] if "out" in kwargs else args[0]
+        rest = {name: value for name, value in kwargs.items() if name != "out"}
+        with self:
+            result = FUNCTIONAL[func](*args, **rest)
+        if "out" in kwargs and target.shape != result.shape:
+            target.resize_(result.shape)
+        return target.copy_(result)
 
 
 class Marker(TorchFunctionMode):
@@ -101,6 +130,11 @@ class Marker(TorchFunctionMode):
     def __init__(self, executor: Executor) -> None:
         super().__init__()
         self.executor = executor
+        self.since = 0
+
+    def __enter__(self) -> Marker:
+        self.since = _get_sequence_nr()
+        return super().__enter__()
 
     def __torch_function__(
         self,
@@ -110,13 +144,15 @@ class Marker(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if self.executor.quantized is None:
-            result = func(*args, **kwargs)
-        else:
-            if func is F.linear and len(args) > 1 and not args[1].is_leaf:
-                self.executor.quantized.roles.derive(args[1])
-            with _taken_apart(func):
+        if self.executor.quantized is not None and func in _WITH_WEIGHT:
+            weight = args[1] if len(args) > 1 else kwargs.get("weight")
+            if isinstance(weight, Tensor):
+                self.executor.quantized.roles.derive(weight)
+        if getattr(func, "__name__", "") in _FUSED:
+            with _taken_apart():
                 result = func(*args, **kwargs)
+        else:
+            result = func(*args, **kwargs)
         if torch.is_grad_enabled():
             self.mark(result)
         return result
@@ -124,75 +160,81 @@ class Marker(TorchFunctionMode):
     def mark(self, outputs: Any) -> None:
         """Mark the graph behind `outputs`, down to nodes that are marked already.
 
-        Leaves are left alone: an AccumulateGrad node outlives the step and multiplies nothing.
+        So it ends at what an earlier context made. What was made before this one and in none is
+        left alone, and so are leaves: an AccumulateGrad node outlives the step and multiplies
+        nothing.
         """
-        stack: list[Any] = [output.grad_fn for output in _tensors(outputs)]
+        stack: list[Any] = [output.grad_fn for output in tensors_in(outputs)]
         while stack:
             node = stack.pop()
-            if node is None or node.metadata.get("floatscope") is self:
+            if node is None or node.name().endswith("AccumulateGrad") or self._is_older(node):
                 continue
-            if node.name().endswith("AccumulateGrad"):
+            if _MARK in node.metadata:
                 continue
-            node.metadata["floatscope"] = self
+            node.metadata[_MARK] = self
             node.register_prehook(self._switch_on)
             stack.extend(following for following, _ in node.next_functions)
 
+    def _is_older(self, node: Any) -> bool:
+        """Whether a node was made before the context was entered; threads count on their own."""
+        in_backward = torch._C._current_graph_task_id() != -1
+        return not in_backward and node._sequence_nr() < self.since
+
     def _switch_on(self, gradients: Any) -> None:
-        quantized = self.executor.quantized
-        if quantized is not None:
-            quantized.roles.flow(gradients)
-        if quantized is not None and torch.is_grad_enabled():
-            raise RecipeError(
-                "a gradient of a gradient was asked for (create_graph=True), and products with "
-                "quantized operands are not differentiable twice."
-            )
+        passes.begin(gradients)
+        if self.executor.quantized is not None:
+            self.executor.quantized.begin()
+        elif torch.is_grad_enabled():  # the gradient is differentiated again
+            node = torch._C._current_autograd_node()
+            node.register_hook(lambda inputs, _outputs: self.mark(inputs))
         if self.executor not in _get_current_dispatch_mode_stack():
             _push_mode(self.executor)
+        if self not in _get_current_function_mode_stack():
+            _push_function_mode(self)
 
 
 _FUSED = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
 
 
 @contextmanager
-def _taken_apart(func: Any) -> Iterator[None]:
+def _taken_apart() -> Iterator[None]:
     """Fused recurrent calls in their single products, which oneDNN would hide."""
-    fused = getattr(func, "__name__", "") in _FUSED and torch._C._get_mkldnn_enabled()
-    if fused:
-        torch._C._set_mkldnn_enabled(False)
+    was_enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
     try:
         yield
     finally:
-        if fused:
-            torch._C._set_mkldnn_enabled(True)
+        torch._C._set_mkldnn_enabled(was_enabled)
 
 
 class Emulation:
     """Context manager: inside it, products on `dtype` operands are computed in fp32.
 
-    Reusable and re-entrant. `num_products` counts the products computed so far, forward and
-    backward.
+    Reusable and re-entrant.
     """
 
     def __init__(
         self,
         dtype: torch.dtype,
+        report: Report | None = None,
         quantized: QuantizedProducts | None = None,
         *,
         emulates: bool = True,
     ) -> None:
-        self._executor = Executor(dtype, quantized, emulates=emulates)
-        self._marker = Marker(self._executor)
+        self.report = report or Report()
+        self._marker = Marker(Executor(dtype, self.report, quantized, emulates=emulates))
 
     @property
     def num_products(self) -> int:
-        return self._executor.num_products
+        """16-bit products computed so far, forward and backward."""
+        return self.report.emulated.total()
 
     def mark(self, outputs: Any) -> None:
         """Mark the graph behind `outputs`, where a custom autograd function may have made it."""
         self._marker.mark(outputs)
 
     def __enter__(self) -> Emulation:
-        self._executor.__enter__()
+        self._marker.executor.__enter__()
         self._marker.__enter__()
         return self
 
@@ -203,28 +245,8 @@ class Emulation:
         trace: TracebackType | None,
     ) -> None:
         self._marker.__exit__(kind, error, trace)
-        self._executor.__exit__(kind, error, trace)
+        self._marker.executor.__exit__(kind, error, trace)
 
 
-@functools.cache
-def _kind(func: Any) -> Literal["product", "composite", "unreachable", "other"]:
-    if func in HANDLERS:
-        return "product"
-    if func.namespace == "prim":  # asks about a tensor, under fake tensors
-        return "other"
-    # Under inference mode composite operations such as aten.linear arrive whole.
-    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
-        return "composite"
-    packet = func.overloadpacket
-    return "unreachable" if packet in flop_registry or packet in _MORE_PRODUCTS else "other"
-
-
-def _tensors(tree: Any) -> Iterator[Tensor]:
-    """Every tensor in nested tuples, lists and dictionaries."""
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, (tuple, list)):
-        for item in tree:
-            yield from _tensors(item)
-    elif isinstance(tree, dict):
-        yield from _tensors(tuple(tree.values()))
+def _said(dtypes: set[torch.dtype]) -> str:
+    return ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))

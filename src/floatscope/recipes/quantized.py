@@ -3,25 +3,31 @@
 A product that the executor meets is one of the three if one of its operands carries a mark (see
 `roles.py`). Both operands are quantized along the dimension that the product contracts, multiplied
 with fp32 accumulation, scaled, and rounded once to the format between products. All other products,
-attention's among them, are left to it.
+attention's among them, are left to it; a product of a weight that cannot be taken apart is refused.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from floatscope.errors import RecipeError
+from floatscope.formats import BlockFormat
 from floatscope.recipes import convolution
 from floatscope.recipes.formats_of import Operand, Operands, ProductName, RoleName
+from floatscope.recipes.hadamard import turned
 from floatscope.recipes.multiply import multiply
-from floatscope.recipes.quantize import Quantized, quantize, turned
-from floatscope.recipes.roles import DERIVED, Roles, Weight
+from floatscope.recipes.operations import Kind, is_attention, tensors_in
+from floatscope.recipes.passes import is_backward, memory_of
+from floatscope.recipes.quantize import Quantized, quantize
+from floatscope.recipes.report import Memory, Report
+from floatscope.recipes.roles import Roles, Weight, version_of
+from floatscope.recipes.which import Found, in_backward, in_forward
 from floatscope.rounding import StochasticKey
 
 aten = torch.ops.aten
@@ -36,29 +42,9 @@ _MATRIX = {
 }
 """Where the operands of a product stand; what stands before them is added to it."""
 CASTS = (aten._to_copy.default, aten.clone.default)
-
-
-@dataclass
-class Report:
-    """What was converted, and what was left."""
-
-    converted: Counter[tuple[str, ProductName]] = field(default_factory=Counter)
-    """Products by weight and kind."""
-    kept: dict[str, str] = field(default_factory=dict)
-    """Weights whose products were left alone, and why."""
-    without_weight: int = 0
-    """Products of which no operand is a weight, such as attention's, in forward and backward."""
-
-
-@dataclass
-class Memory:
-    """What quantization remembers from step to step."""
-
-    seed: int = 0
-    """Of stochastic rounding and of the Hadamard transform's signs."""
-    step: int = 0
-    largest: dict[str, list[float]] = field(default_factory=dict)
-    """By operand, the largest magnitudes of the last steps, for delayed scaling."""
+_OF_VECTORS = ("MvBackward0", "AddmvBackward0")
+_SCRIPTED = "DifferentiableGraphBackward"
+_FLOATING = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 class QuantizedProducts:
@@ -68,15 +54,35 @@ class QuantizedProducts:
         operands: how each operand is quantized.
         roles: the model's marks.
         memory: what is remembered from step to step.
+        report: has what is converted and left added to it.
     """
 
-    def __init__(self, operands: Operands, roles: Roles, memory: Memory) -> None:
+    def __init__(self, operands: Operands, roles: Roles, memory: Memory, report: Report) -> None:
         self.operands, self.roles, self.memory = operands, roles, memory
-        self.report = Report()
+        self.report = report
         self._weights: dict[tuple[Any, ...], tuple[int, Quantized]] = {}
         self._calls: Counter[tuple[str, str, str]] = Counter()
+        self._last: tuple[Any, Tensor, Quantized] | None = None
 
-    def take(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def begin(self) -> None:
+        """Refuse an autograd node whose products could not be told apart.
+
+        Raises:
+            RecipeError: it is to be differentiated itself, or is TorchScript's.
+        """
+        if torch.is_grad_enabled():
+            raise RecipeError(
+                "a gradient of a gradient was asked for (create_graph=True), and products with "
+                "quantized operands are not differentiable twice."
+            )
+        node = torch._C._current_autograd_node()
+        if _SCRIPTED in node.name() and self.roles.behind(node):
+            raise RecipeError(
+                "a scripted function multiplies with a weight, and TorchScript differentiates it "
+                "in one piece, which the recipe does not see into. Use the plain function."
+            )
+
+    def take(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], kind: Kind) -> Any:
         """The result of an operation that is a product of a weight; else NotImplemented."""
         if func in CASTS:
             result = func(*args, **kwargs)
@@ -86,34 +92,61 @@ class QuantizedProducts:
             return self._convolution(args)
         if func is aten.convolution_backward.default:
             return self._convolution_backward(args)
-        if func not in _MATRIX:
-            return NotImplemented
+        if func in _MATRIX:
+            return self._matrix(func, args, kwargs)
+        if func is aten.mul.Tensor and _is_outer():
+            column, row = args
+            result = self._matrix(aten.mm.default, (column, row[None]), {})
+            return result if result is not NotImplemented else func(*args)
+        if kind in ("product", "unreachable"):
+            self._leave(func, args)
+        elif kind == "foreign":
+            for weight in self._weights_in(args):
+                self.report.kept.setdefault(weight.name, f"{func} is another library's")
+        return NotImplemented
+
+    def _matrix(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         first, second = _MATRIX[func]
         a, b = args[first], args[second]
-        found = self._kind(a, b)
+        found = in_backward(self.roles, a, b) if is_backward() else in_forward(self.roles, a, b)
         if found is None:
+            self.report.without_weight += 1
             return NotImplemented
-        product, weight, role_a, role_b = found
+        if found.weight.kept:
+            self.report.kept.setdefault(found.weight.name, found.weight.kept)
+            return NotImplemented
         is_vector = b.ndim == 1
         right = b[:, None] if is_vector else b
         added = _added(args[:first], kwargs, is_vector)
-        result = self._product(product, weight, (a, role_a), (right, role_b), added)
+        result = self._product(found, a, right, added)
         return result[:, 0] if is_vector else result
 
     def _product(
         self,
-        product: ProductName,
-        weight: Weight,
-        left: tuple[Tensor, RoleName],
-        right: tuple[Tensor, RoleName],
+        found: Found,
+        left: Tensor,
+        right: Tensor,
         added: tuple[Tensor, float, float] | None = None,
     ) -> Tensor:
+        product, weight, role_left, role_right = found
+        if forward_ad._current_level >= 0:
+            raise RecipeError(
+                "a derivative was asked for in forward mode (jvp), and products with quantized "
+                "operands have none."
+            )
+        for operand in (left, right):
+            if operand.dtype not in _FLOATING or operand.layout is not torch.strided:
+                raise RecipeError(
+                    f"an operand of a product of {weight.name} is {operand.dtype}, "
+                    f"{operand.layout}, and operands of a format of their own are dense and "
+                    "floating. Convert it, or keep the weight out of the recipe by name."
+                )
         self.report.converted[weight.name, product] += 1
         return multiply(
-            self._quantized(left[0], product, left[1], weight, -1),
-            self._quantized(right[0], product, right[1], weight, -2),
+            self._quantized(left, product, role_left, weight, -1),
+            self._quantized(right, product, role_right, weight, -2),
             self.operands.accumulator,
-            left[0].dtype,
+            left.dtype,
             added,
         )
 
@@ -122,25 +155,30 @@ class QuantizedProducts:
         known = self._convertible(weight, transposed, groups)
         if known is None:
             return NotImplemented
+        self.roles.enter(x, known)
 
         def product(a: Tensor, b: Tensor, role_a: Any, role_b: Any) -> Tensor:
-            return self._product("forward", known, (a, role_a), (b, role_b))
+            return self._product(Found("forward", known, role_a, role_b), a, b)
 
         shape = convolution.shape_of(weight, stride, padding, dilation)
-        return convolution.forward(x, weight, bias, shape, product)
+        return convolution.forward(x, self.roles.unrounded(weight), bias, shape, product)
 
     def _convolution_backward(self, args: tuple[Any, ...]) -> Any:
         gradient, x, weight, _, stride, padding, dilation, transposed, _, groups, wanted = args
+        if self.roles.weight(weight) is None:
+            for moved in self.roles.behind(torch._C._current_autograd_node()):
+                self.roles.recovered(weight, moved)
         known = self._convertible(weight, transposed, groups)
         if known is None:
             return NotImplemented
 
         def product(a: Tensor, b: Tensor, role_a: Any, role_b: Any) -> Tensor:
             kind: ProductName = "input_gradient" if role_b == "weight" else "weight_gradient"
-            return self._product(kind, known, (a, role_a), (b, role_b))
+            return self._product(Found(kind, known, role_a, role_b), a, b)
 
         shape = convolution.shape_of(weight, stride, padding, dilation)
-        return convolution.backward(gradient, x, weight, shape, wanted, product)
+        source = self.roles.unrounded(weight)
+        return convolution.backward(gradient, x, source, shape, wanted, product)
 
     def _convertible(self, weight: Tensor, transposed: bool, groups: int) -> Weight | None:
         """The weight of a convolution that is converted; None, and noted why, if it is not."""
@@ -153,76 +191,36 @@ class QuantizedProducts:
             self.report.kept[known.name] = why
         return None if why else known
 
-    def _kind(self, a: Tensor, b: Tensor) -> tuple[ProductName, Weight, RoleName, RoleName] | None:
-        weight_a, weight_b = self.roles.weight(a), self.roles.weight(b)
-        weight = weight_a or weight_b
-        if _is_backward():
-            return self._backward_kind(a, b, weight_a, weight_b)
-        if weight is None or (weight_a and weight_b):
-            self.report.without_weight += 1
-            return None
-        if weight.kept:
+    def _leave(self, func: Any, args: tuple[Any, ...]) -> None:
+        """Take note of a product that is not taken apart, and refuse one of a weight."""
+        weights = [] if is_attention(func) else self._weights_in(args)
+        for weight in weights:
+            if not weight.kept:
+                raise RecipeError(
+                    f"{func} multiplies {weight.name} in one piece, so its operands cannot be "
+                    "given a format of their own. Write it with matmul or F.linear, or keep the "
+                    "weight out of the recipe by name."
+                )
             self.report.kept[weight.name] = weight.kept
-            return None
-        self.roles.enter(b if weight_a else a, weight)
-        if weight_a:
-            return "forward", weight, "weight", "activation"
-        return "forward", weight, "activation", "weight"
-
-    def _backward_kind(
-        self, a: Tensor, b: Tensor, weight_a: Weight | None, weight_b: Weight | None
-    ) -> tuple[ProductName, Weight, RoleName, RoleName] | None:
-        of_node = self._weight_of_node()
-        weight = weight_a or weight_b
-        if weight is not None and not weight.kept:
-            if weight_a:
-                return "input_gradient", weight, "weight", "gradient"
-            return "input_gradient", weight, "gradient", "weight"
-        if weight is not None or (of_node is not None and of_node.kept):
-            return None
-        entered_a, entered_b = self.roles.entered(a), self.roles.entered(b)
-        entered = entered_a or entered_b
-        if of_node is None and entered is not None and entered.name == DERIVED:
-            of_node = entered
-        if of_node is None:
+        if not weights:
             self.report.without_weight += 1
-            return None
-        # A saved tensor that was offloaded, or recomputed up to here, carries no mark.
-        if entered is None and not (self.roles.flows(a) or self.roles.flows(b)):
-            raise RecipeError(
-                f"neither operand of the gradient of {of_node.name} is known from its forward "
-                "product or flows into its backward, so the recipe cannot tell them apart."
-            )
-        if entered_a or (entered is None and self.roles.flows(b)):
-            return "weight_gradient", of_node, "activation", "gradient"
-        return "weight_gradient", of_node, "gradient", "activation"
 
-    def _weight_of_node(self) -> Weight | None:
-        """The weight that the autograd node under way multiplies with, by the graph behind it."""
-        node = torch._C._current_autograd_node()
-        for following, _ in node.next_functions if node is not None else ():
-            while following is not None:
-                if following.name().endswith("AccumulateGrad"):
-                    weight = self.roles.weight(following.variable)  # type: ignore[attr-defined]
-                    if weight is not None and weight.source.ndim > 1:
-                        return weight
-                    break
-                ahead = following.next_functions
-                following = ahead[0][0] if len(ahead) == 1 else None
-        return None
+    def _weights_in(self, args: tuple[Any, ...]) -> list[Weight]:
+        found = (self.roles.weight(t) for t in tensors_in(args))
+        return [weight for weight in found if weight is not None]
 
     def _quantized(
         self, x: Tensor, product: ProductName, role: RoleName, weight: Weight, axis: int
     ) -> Quantized:
-        if role != "weight":
-            return self._made(x, product, role, weight, axis)
-        # A weight is quantized from the parameter itself, once a version.
-        source = self.roles.unrounded(x)
-        place = (weight.name, axis, product, tuple(x.shape), x.stride())
-        version = weight.source._version
+        source = self.roles.unrounded(x) if role == "weight" else x
+        parameter = weight.parameter
+        if role != "weight" or parameter is None or memory_of(source) != memory_of(parameter):
+            return self._made(source, product, role, weight, axis)
+        # A parameter is quantized once a version.
+        place = (weight, axis, product, source.shape, source.stride(), source.storage_offset())
         held = self._weights.get(place)
-        if held is None or held[0] != version:
-            held = version, self._made(source, product, role, weight, axis)
+        if held is None or held[0] != version_of(parameter):
+            held = version_of(parameter), self._made(source, product, role, weight, axis)
             self._weights[place] = held
         return held[1]
 
@@ -230,27 +228,47 @@ class QuantizedProducts:
         self, x: Tensor, product: ProductName, role: RoleName, weight: Weight, axis: int
     ) -> Quantized:
         operand = self.operands.of(product, role)
+        if role != "gradient" or not _is_shapeless(operand):
+            return self._quantize(x, operand, product, role, weight, axis)
+        # The gradient's two products follow one another.
+        place = x.data_ptr(), version_of(x), operand
+        if self._last is not None and self._last[0] == place:
+            _, given, quantized = self._last
+            if x.shape == given.shape and x.stride() == given.stride():
+                return quantized
+            if x.shape == given.mT.shape and x.stride() == given.mT.stride():
+                return replace(quantized, values=quantized.values.mT)
+        quantized = self._quantize(x, operand, product, role, weight, axis)
+        self._last = place, x, quantized
+        return quantized
+
+    def _quantize(
+        self,
+        x: Tensor,
+        operand: Operand,
+        product: ProductName,
+        role: RoleName,
+        weight: Weight,
+        axis: int,
+    ) -> Quantized:
         if operand.hadamard:
             x = turned(x, operand.hadamard, axis, self.memory.seed)
-        amax = (
-            self._amax(x, operand, f"{weight.name}/{product}/{role}") if operand.history else None
-        )
-        return quantize(x, operand, axis, self._key(operand, product, role, weight), amax)
+        amax = None
+        if operand.history and weight.parameter is not None:
+            own = float(x.abs().amax()) if x.numel() else 0.0
+            amax = self.memory.amax(f"{weight.name}/{product}/{role}", own, operand.history)
+        return quantize(x, operand, axis, self._key(x, operand, product, role, weight), amax)
 
-    def _amax(self, x: Tensor, operand: Operand, name: str) -> float:
-        """The largest magnitude of the last steps; of this one, if it is the first."""
-        own = float(x.abs().amax()) if x.numel() else 0.0
-        seen = self.memory.largest.setdefault(name, [])
-        amax = max(seen, default=own)
-        seen.append(own if math.isfinite(own) else amax)
-        del seen[: -operand.history]
-        return amax
-
-    def _key(self, operand: Operand, product: ProductName, role: RoleName, weight: Weight) -> int:
+    def _key(
+        self, x: Tensor, operand: Operand, product: ProductName, role: RoleName, weight: Weight
+    ) -> int:
         if operand.rounding != "stochastic":
             return 0
-        call = self._calls[weight.name, product, role]
-        self._calls[weight.name, product, role] += 1
+        if product == "forward":
+            call = _fingerprint(x)  # a recomputed product has the bits of the first
+        else:
+            call = self._calls[weight.name, product, role]
+            self._calls[weight.name, product, role] += 1
         return StochasticKey(
             seed=self.memory.seed,
             step=self.memory.step,
@@ -260,9 +278,26 @@ class QuantizedProducts:
         ).value()
 
 
-def _is_backward() -> bool:
-    """Whether this operation differentiates; a block recomputed in backward does not."""
-    return torch._C._current_graph_task_id() != -1 and not torch.is_grad_enabled()
+def _is_shapeless(operand: Operand) -> bool:
+    """Whether an operand's values do not depend on the dimension that is contracted."""
+    form = operand.form
+    is_whole = not isinstance(form, BlockFormat) or (operand.block or form.block) == "tensor"
+    plain = operand.rounding == "nearest-even" and not operand.history and not operand.hadamard
+    return is_whole and plain
+
+
+def _is_outer() -> bool:
+    """Whether this is the outer product that a matrix times a vector has as a gradient."""
+    if torch._C._current_graph_task_id() == -1:
+        return False
+    node = torch._C._current_autograd_node()
+    return node is not None and node.name() in _OF_VECTORS and is_backward()
+
+
+def _fingerprint(x: Tensor) -> int:
+    """A number that follows from the bits of a tensor."""
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
+    return int(x.contiguous().view(bits).sum(dtype=torch.int64))
 
 
 def _added(

@@ -1,10 +1,11 @@
 """Which operand is what: seen below autograd, where a product's operands have no names.
 
 Weights are known by their memory. The parameters of a model are marked when the recipe is entered,
-and the mark follows casts (autocast's copies) and views. In forward, whatever is multiplied by a
-weight is an activation, and is marked as such. In backward, of the two operands of a product one
-carries a mark: a weight says that the product makes the input gradient, an activation that it
-makes the weight gradient; the other operand is the output gradient. A product without a mark, such
+and the mark follows casts (autocast's copies), clones and views. In forward, whatever is multiplied
+by a weight is an activation, and is marked as such. In backward a product belongs to an autograd
+node, and the graph behind the node leads to the weight that it multiplies: an operand that is this
+weight says that the product makes the input gradient, one that it has multiplied says that it makes
+the weight gradient; the other operand is the output gradient. A product without any such mark, such
 as attention's, is none of the three.
 
 Marks hold on to the storage they were put on without keeping its memory, so that none can be taken
@@ -14,94 +15,205 @@ over by a later tensor at the same address.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any, Generic, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from floatscope.errors import RecipeError
 from floatscope.recipes.formats_of import Kept
+from floatscope.recipes.passes import memory_of
 
 DERIVED = "(derived)"
 """The name of a weight that is no parameter, but computed from some."""
 
+_WEIGHT = "floatscope.weight"
+_FEW = 64
+_VIEWS = re.compile(
+    r"(T|Transpose|Permute|View|UnsafeView|ReshapeAlias|Expand|Alias|ToCopy|Clone|Slice|Select|"
+    r"Split|SplitWithSizes|Unbind|Squeeze|Unsqueeze|AsStrided|Detach)Backward\d+"
+)
+"""Autograd nodes of views, casts and clones: what a mark follows."""
+
+Mark = TypeVar("Mark")
+
 
 @dataclass(frozen=True, eq=False)
 class Weight:
-    """A parameter that products multiply with."""
+    """What products multiply with, and train."""
 
     name: str
-    source: Tensor
-    """The parameter, without autograd."""
+    parameter: Tensor | None
+    """The parameter, without autograd; None if the weight is computed from some."""
     kept: str
     """Why its products are left alone; empty if they are not."""
 
 
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """Where a weight lies in a storage."""
+
+    weight: Weight
+    first: int
+    last: int
+    """Positions in the storage, both included."""
+    source: Tensor | None = None
+    """Its values before a cast; None if this is where they are."""
+    shift: int = 0
+    """From a position in this storage to that in the source's."""
+    version: int = 0
+    """Of the copy when it was made: what is changed later is no copy."""
+
+
+class _Marks(Generic[Mark]):
+    """What is known of tensors, by their memory, as long as that lives."""
+
+    def __init__(self) -> None:
+        self._by_memory: dict[int | None, tuple[StorageWeakRef, list[Mark]]] = {}
+        self._room = _FEW
+
+    def of(self, tensor: Tensor) -> list[Mark]:
+        found = self._by_memory.get(memory_of(tensor))
+        return [] if found is None or found[0].expired() else found[1]
+
+    def add(self, tensor: Tensor, mark: Mark) -> None:
+        reference = StorageWeakRef(tensor.untyped_storage())
+        found = self._by_memory.get(reference.cdata)
+        if found is None or found[0].expired():
+            self._by_memory[reference.cdata] = (reference, [mark])
+            if len(self._by_memory) > self._room:
+                self.purge()
+        elif mark not in found[1]:
+            found[1].append(mark)
+
+    def purge(self) -> None:
+        """Forget memory that is gone; done by itself when the number of marks has doubled."""
+        alive = {k: v for k, v in self._by_memory.items() if not v[0].expired()}
+        self._by_memory, self._room = alive, max(2 * len(alive), _FEW)
+
+
 class Roles:
-    """The marks of one model."""
+    """The marks of one model.
+
+    Raises:
+        RecipeError: a parameter has no data yet.
+    """
 
     def __init__(self, model: nn.Module, kept: Kept) -> None:
-        self._weights: dict[int, tuple[StorageWeakRef, Weight, bool]] = {}
-        self._activations: dict[int, tuple[StorageWeakRef, Weight]] = {}
-        self._flowing: list[Tensor] = []
+        self._places: _Marks[_Place] = _Marks()
+        self._activations: _Marks[Weight] = _Marks()
+        self._multiplied: set[Weight] = set()
         reasons = kept_weights(model, kept)
         for name, parameter in model.named_parameters():
-            weight = Weight(name, parameter.detach(), reasons.get(name, ""))
-            self._mark(parameter, weight, is_copy=True)
+            if isinstance(parameter, nn.parameter.UninitializedParameter):
+                raise RecipeError(
+                    f"the parameter {name} has no data yet; call the model once before it is "
+                    "computed by a recipe."
+                )
+            reason = reasons.get(name, "" if parameter.ndim > 1 else "a vector")
+            if memory_of(parameter) is not None:
+                values = parameter.detach()
+                self._place(values, Weight(name, values, reason))
 
-    def _mark(self, tensor: Tensor, weight: Weight, *, is_copy: bool) -> None:
-        reference = StorageWeakRef(tensor.untyped_storage())
-        self._weights[reference.cdata] = (reference, weight, is_copy)
+    def _place(self, tensor: Tensor, weight: Weight, source: Tensor | None = None) -> None:
+        """Mark a tensor as a weight; `source` has the same values, unrounded, and strides."""
+        first = int(tensor.storage_offset())
+        sides = zip(tensor.shape, tensor.stride(), strict=True)
+        last = first + sum((n - 1) * stride for n, stride in sides)
+        shift = 0 if source is None else int(source.storage_offset()) - first
+        place = _Place(weight, first, last, source, shift, version_of(tensor))
+        self._places.add(tensor, place)
+
+    def _found(self, tensor: Tensor) -> _Place | None:
+        places = self._places.of(tensor)
+        offset = tensor.storage_offset() if places else 0
+        return next((p for p in places if p.first <= offset <= p.last), None)
 
     def follow(self, given: Tensor, result: Tensor) -> None:
-        """A cast: the result is what was given, in another dtype."""
-        found = self._weights.get(_key(given))
-        if found is not None and not found[0].expired():
-            is_copy = found[2] and given.stride() == result.stride()
-            is_copy = is_copy and given.storage_offset() == result.storage_offset() == 0
-            self._mark(result, found[1], is_copy=is_copy)
+        """A cast or a clone: the result has the values that were given."""
+        place = self._found(given)
+        if place is None:
+            return
+        if place.weight.parameter is None:
+            self._places.purge()  # the copy's mark will hold what it is a copy of
+        source = self.unrounded(given)
+        if source.dtype == result.dtype:
+            self._place(result, place.weight)
+        else:
+            self._place_copy(result, place.weight, source)
+
+    def _place_copy(self, tensor: Tensor, weight: Weight, source: Tensor) -> None:
+        if source.stride() != tensor.stride():
+            source = torch.empty_like(tensor, dtype=source.dtype).copy_(source)
+        self._place(tensor, weight, source)
 
     def derive(self, tensor: Tensor) -> None:
         """Mark a weight that is computed from parameters, such as a normalized one."""
-        if self.weight(tensor) is None:
-            self._mark(tensor, Weight(DERIVED, tensor.detach(), ""), is_copy=True)
+        if self.weight(tensor) is None and memory_of(tensor) is not None:
+            weight = Weight(DERIVED, None, "")
+            self._place(tensor.detach(), weight)
+            if tensor.grad_fn is not None:
+                node: Any = tensor.grad_fn
+                node.metadata[_WEIGHT] = weight
 
     def weight(self, tensor: Tensor) -> Weight | None:
         """The weight in this memory, if there is one."""
-        found = self._weights.get(_key(tensor))
-        return None if found is None or found[0].expired() else found[1]
+        place = self._found(tensor)
+        return None if place is None else place.weight
 
     def unrounded(self, tensor: Tensor) -> Tensor:
-        """The same view of the parameter itself, before any cast; the tensor if that is unknown."""
-        found = self._weights.get(_key(tensor))
-        if found is None or found[0].expired() or not found[2]:
+        """The same view of the weight itself, before any cast; the tensor if that is unknown."""
+        place = self._found(tensor)
+        if place is None or place.source is None or place.version != version_of(tensor):
             return tensor
-        source = found[1].source
-        offset = tensor.storage_offset() + source.storage_offset()
-        return source.as_strided(tensor.shape, tensor.stride(), offset)
+        offset = tensor.storage_offset() + place.shift
+        return place.source.as_strided(tensor.shape, tensor.stride(), offset)
 
     def enter(self, tensor: Tensor, weight: Weight) -> None:
         """Mark an activation that a weight has multiplied."""
-        reference = StorageWeakRef(tensor.untyped_storage())
-        self._activations[reference.cdata] = (reference, weight)
+        self._activations.add(tensor, weight)
+        self._multiplied.add(weight)
 
-    def flow(self, gradients: Iterable[Tensor | None]) -> None:
-        """Take note of what flows into the autograd node that is next."""
-        self._flowing = [g for g in gradients if g is not None]
+    def entered(self, tensor: Tensor) -> list[Weight]:
+        """The weights that have multiplied this activation."""
+        return self._activations.of(tensor)
 
-    def flows(self, tensor: Tensor) -> bool:
-        """Whether this is what flows into the node: the output gradient."""
-        return any(_key(g) == _key(tensor) for g in self._flowing)
+    def behind(self, node: Any) -> list[Weight]:
+        """The weights that an autograd node multiplies with, by the graph behind its operands."""
+        found = (self.weight_behind(following) for following, _ in node.next_functions)
+        return [weight for weight in found if weight is not None and weight in self._multiplied]
 
-    def entered(self, tensor: Tensor) -> Weight | None:
-        """The weight that has last multiplied this activation; None if it is none."""
-        found = self._activations.get(_key(tensor))
-        return None if found is None or found[0].expired() else found[1]
+    def weight_behind(self, node: Any) -> Weight | None:
+        """The weight that an operand is, by the graph that made it: views and casts of one."""
+        while node is not None:
+            derived = node.metadata.get(_WEIGHT)
+            if derived is not None:
+                return derived
+            if node.name().endswith("AccumulateGrad"):
+                return self.weight(node.variable)
+            if not _VIEWS.fullmatch(node.name()):
+                return None
+            node = node.next_functions[0][0]
+        return None
+
+    def recovered(self, tensor: Tensor, weight: Weight) -> bool:
+        """Whether a tensor without a mark is this weight, rounded; it is marked then."""
+        source = weight.parameter
+        for view in () if source is None else (source, source.mT):
+            if view.shape == tensor.shape and torch.equal(view.to(tensor.dtype), tensor):
+                self._place_copy(tensor, weight, view)
+                return True
+        return False
 
 
-def _key(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+def version_of(tensor: Tensor) -> int:
+    """How often a tensor was changed in place; 0 where Torch does not count."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def kept_weights(model: nn.Module, kept: Kept) -> dict[str, str]:
