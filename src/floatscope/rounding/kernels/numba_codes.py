@@ -20,7 +20,6 @@ from floatscope.rounding.grid import FAST_NEAREST, INDEX
 from floatscope.rounding.kernels import checksum, numba_chance, numba_elements, numba_nearest
 from floatscope.rounding.kernels.numba_bits import as_bits, as_float, prefetch, shift_right
 from floatscope.rounding.kernels.numba_elements import (
-    AHEAD,
     CHUNK,
     FLUSH,
     FLUSHED,
@@ -28,7 +27,7 @@ from floatscope.rounding.kernels.numba_elements import (
     round_chunk,
 )
 
-LINES = 256
+LINES, AHEAD = 256, 1024
 """Elements between two requests for memory: more than for values, because codes are narrow."""
 
 
