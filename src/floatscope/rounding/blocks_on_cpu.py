@@ -29,6 +29,9 @@ LONGEST_ROW = 1 << 13
 """Rows of short blocks are folded or joined to this length: threads share them, and each has its
 price."""
 
+SHORTEST_ROW = 256
+"""A tensor with one scale is cut into rows of this length or longer, or not at all."""
+
 _RULES = list(ScaleRule)
 
 
@@ -99,7 +102,8 @@ class _Strips:
         height, width, columns = layout.height, layout.width, layout.columns
         scale = None
         if layout.whole_tensor:
-            columns = max(columns, math.gcd(x.numel(), LONGEST_ROW))
+            common = math.gcd(columns, LONGEST_ROW)
+            columns = common if common >= SHORTEST_ROW else columns
             rows, width = x.numel() // columns, columns
             scale, stored = stored, np.empty((rows, 1), np.float32)
         elif height == 1 and columns % width == 0 and width < LONGEST_ROW:
