@@ -20,8 +20,8 @@ def explore(out: Path | None, lang: str) -> None:
     from floatscope.cli.console import output
     from floatscope.files import write_text_atomically
     from floatscope.paths import cache_folder
-    from floatscope.report.shell import Page
     from floatscope.report.instruments import explorer
+    from floatscope.report.shell import Page
 
     path = out or cache_folder() / "explore.html"
     write_text_atomically(path, explorer(Page(language=lang)))

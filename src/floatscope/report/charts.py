@@ -26,7 +26,8 @@ CONFIG: dict[str, Any] = {
     "font": "system-ui, sans-serif",
     "view": {"stroke": None},
     "axis": {
-        "title": None, "labelColor": "currentColor", "labelFontSize": 12, "gridColor": "var(--grid)",
+        "title": None, "labelColor": "currentColor", "labelFontSize": 12,
+        "gridColor": "var(--grid)",
         "domain": False, "ticks": False, "labelPadding": 6, "labelFlush": False,
     },
     "line": {"strokeWidth": 1.4, "strokeJoin": "round"},
@@ -179,7 +180,7 @@ def _marks(chart: Chart, color: dict[str, Any]) -> list[dict[str, Any]]:
         "data": {"name": "marks"},
         "mark": {"type": "point", "size": 70, "strokeWidth": 1.8, "opacity": 1},
         "encoding": {
-            "x": {"field": "x", "type": "quantitative"}, "y": {"field": "y", "type": "quantitative"},
+            "x": _quantity("x"), "y": _quantity("y"),
             "shape": shape, "color": color,
         },
     }]  # fmt: skip
@@ -195,12 +196,16 @@ def _hover() -> list[dict[str, Any]]:
         "transform": [{"filter": "isValid(datum.y)"}],
         "mark": {"type": "point", "filled": True, "size": 60, "color": "currentColor"},
         "encoding": {
-            "x": {"field": "x", "type": "quantitative"}, "y": {"field": "y", "type": "quantitative"},
+            "x": _quantity("x"), "y": _quantity("y"),
             "opacity": shown,
             "tooltip": [{"field": "label", "title": "run"}, {"field": "x", "title": "step"},
                         {"field": "y", "title": "value", "format": ".6~g"}],
         },
     }]  # fmt: skip
+
+
+def _quantity(field: str) -> dict[str, Any]:
+    return {"field": field, "type": "quantitative"}
 
 
 def _columns(curves: Sequence[Curve]) -> list[dict[str, Any]]:

@@ -32,7 +32,8 @@ from floatscope.report.probes import ProbeRecord, probe_folders, read_probe
 from floatscope.spectrum import storage
 from floatscope.spectrum.spectrum import Spectrum
 
-_T, _P = TypeVar("_T"), TypeVar("_P")
+_T = TypeVar("_T")
+_P = TypeVar("_P")
 CAPTURE = "capture.parquet"
 """Spectra that `fs.capture` took while a run trained, if somebody wrote its rows there."""
 

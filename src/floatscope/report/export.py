@@ -167,6 +167,7 @@ def fill_memory(path: Path, record: dict[str, Any]) -> None:
         StudyError: the file is missing, or no export.
         DiskError: it cannot be written.
     """
+    values: dict[str, Any] = {}
     try:
         values = json.loads(path.read_bytes())
         is_export = values["schema"] == SCHEMA_VERSION and "memory" in values and "runs" in values

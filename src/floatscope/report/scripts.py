@@ -1,4 +1,4 @@
-"""The page's scripts: own modules joined into one, and the charts' runtime in a function of its own.
+"""The page's scripts: own modules joined into one, and the charts' runtime, walled in.
 
 A page from disk cannot import, so modules are put one after the other, the imported before the
 importing, and their `import` and `export` words are taken away. Names at their top levels are

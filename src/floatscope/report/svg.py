@@ -17,7 +17,8 @@ _NUMBER = re.compile(r"-?\d+\.\d{2,}(?:e-?\d+)?")
 _ATTRIBUTES = re.compile(
     r' (?:class|role|aria-[a-z]+|pointer-events|version|xmlns:xlink|stroke-miterlimit)="[^"]*"'
 )
-_EMPTY_PATH = re.compile(r'<path(?: fill="[^"]*")? d="M0,0h[-\d.]+v[-\d.]+h[-\d.]+Z"(?: stroke="none")?/>'
+_EMPTY_PATH = re.compile(r'<path(?: fill="[^"]*")? d="M0,0h[-\d.]+v[-\d.]+h[-\d.]+Z"'
+                         r'(?: stroke="none")?/>'
                          r'|<path d="" display="none"/>')  # fmt: skip
 _EMPTY_GROUP = re.compile(r"<g(?: transform=\"translate\(0,0\)\")?></g>|<g/>")
 _SIZE = re.compile(r'<svg xmlns="[^"]*" width="([\d.]+)" height="([\d.]+)" viewBox="([^"]*)">')

@@ -39,7 +39,7 @@ def section(evidence: Evidence) -> Section:
 
 
 def _rows(state: ProbedState) -> Iterable[list[str]]:
-    """A row a pass: format, scale, zero on paper and really, subnormal, not finite, median error."""
+    """A row a pass: format, scale, zeros on paper and really, subnormal, not finite, error."""
     for total in totals(state.backward):
         counts = (total.predicted, total.zeros, total.subnormals, total.infinities + total.nans)
         shares = [percent(count / total.of) if total.of else "–" for count in counts]

@@ -1,4 +1,4 @@
-"""The last sentence: what was compared, what was found, under which conditions; what is not said."""
+"""The last sentence: what was compared and found, under which conditions, and what is not said."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def sentence(evidence: Evidence) -> Say:
         f"Of one model of {size} parameters, trained for {plan.train.steps} steps on {text} with "
         f"seeds {seeds.en}, {compared.en} were compared with {summary.baseline}, only the "
         f"precision changed: {found.en} ({floors.en}).",
-        f"同一个 {size} 参数的模型，在 {text} 上训练 {plan.train.steps} 步，种子 {seeds.zh}，只改精度，把 "
-        f"{compared.zh} 与 {summary.baseline} 相比：{found.zh}（{floors.zh}）。",
+        f"同一个 {size} 参数的模型，在 {text} 上训练 {plan.train.steps} 步，种子 {seeds.zh}，"
+        f"只改精度，把 {compared.zh} 与 {summary.baseline} 相比：{found.zh}（{floors.zh}）。",
     )
 
 

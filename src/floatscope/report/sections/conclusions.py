@@ -54,7 +54,8 @@ def _lessons(evidence: Evidence) -> Iterable[Lesson]:
             "Two bookkeepings of 16. With a 16-bit copy: weight 2, gradient 2, fp32 master 4, "
             "moments 8; the optimizer's are 12 of 16, three quarters. Under autocast, as here: "
             "weight 4, gradient 4, moments 8; 8 of 16, half.",
-            "16 有两种记法。16 位副本：权重 2、梯度 2、fp32 主参数 4、两个矩 8，优化器占 12/16，即四分之三。"
+            "16 有两种记法。16 位副本：权重 2、梯度 2、fp32 主参数 4、两个矩 8，优化器占 12/16，"
+            "即四分之三。"
             "autocast（本实验）：权重 4、梯度 4、两个矩 8，优化器占 8/16，即一半。",
         ),
         measured=_moments(memory),
@@ -108,7 +109,8 @@ def _moments(memory: MemoryRecord | None) -> Say | None:
     return Say(
         f"From after backward to after the first step: + {mebibytes(after - before)} MiB, "
         f"{each:.4f} bytes a parameter, against 8 for the two moments.",
-        f"从「反向后」到「第一步后」：+ {mebibytes(after - before)} MiB，每参数 {each:.4f} 字节；两个矩应为 8。",
+        f"从「反向后」到「第一步后」：+ {mebibytes(after - before)} MiB，"
+        f"每参数 {each:.4f} 字节；两个矩应为 8。",
     )
 
 
@@ -139,7 +141,8 @@ def _bf16(evidence: Evidence, state: ProbedState | None) -> Say | None:
     said = Say(
         f"No scaling: {number(arms[BF16].skipped_steps, 0)} skipped steps; {percent(zero)} of the "
         "gradient becomes zero in bf16.",
-        f"不缩放：跳步 {number(arms[BF16].skipped_steps, 0)}；存成 bf16 变为 0 的梯度 {percent(zero)}。",
+        f"不缩放：跳步 {number(arms[BF16].skipped_steps, 0)}；"
+        f"存成 bf16 变为 0 的梯度 {percent(zero)}。",
     )
     bf16, fp16 = rows.get(("bf16", 0)), rows.get(("fp16", SCALED))
     if bf16 is None or fp16 is None:
@@ -167,7 +170,8 @@ def _blocks(state: ProbedState | None) -> Say | None:
         f"scales: mxfp8-e4m3 {lost('mxfp8-e4m3')}, mxfp4 {lost('mxfp4')}, nvfp4 {lost('nvfp4')}. "
         "Gradients alone, no training in 8 bits.",
         f"直接转换变为 0：e4m3fn {plain['e4m3fn']}，e2m1fn {plain['e2m1fn']}；带块缩放：mxfp8-e4m3 "
-        f"{lost('mxfp8-e4m3')}，mxfp4 {lost('mxfp4')}，nvfp4 {lost('nvfp4')}。只看梯度，没有做 8 位训练。",
+        f"{lost('mxfp8-e4m3')}，mxfp4 {lost('mxfp4')}，nvfp4 {lost('nvfp4')}。"
+        "只看梯度，没有做 8 位训练。",
     )
 
 

@@ -73,8 +73,8 @@ def _difference(evidence: Evidence) -> Figure:
         f"The band is ±{SIGMAS:g} standard deviations of a single {evidence.summary.baseline} run "
         f"over its {count} seeds at that step: a curve inside it cannot be told from a change of "
         "seed. Every run is a line; nothing is smoothed.",
-        f"灰带是该步上单个 {evidence.summary.baseline} 运行的 ±{SIGMAS:g} 个标准差（{count} 个种子）："
-        "落在带内的曲线与换一个种子无法区分。每次运行一条线，没有任何平滑。",
+        f"灰带是该步上单个 {evidence.summary.baseline} 运行的 ±{SIGMAS:g} 个标准差"
+        f"（{count} 个种子）：落在带内的曲线与换一个种子无法区分。每次运行一条线，没有任何平滑。",
     )
     alone = Say(
         "One baseline run has no spread, so there is no band. Every run is a line.",
@@ -102,9 +102,7 @@ def _raw(evidence: Evidence) -> Figure:
     )
 
 
-def _training_difference(
-    evidence: Evidence, paired: Sequence[tuple[Run, list[float]]]
-) -> Figure:
+def _training_difference(evidence: Evidence, paired: Sequence[tuple[Run, list[float]]]) -> Figure:
     curves = [_training(run, difference) for run, difference in paired]
     chart = Chart(arms=evidence.recipes, curves=curves, zero=True, dashed=False,
                   y_axis={"format": "+.2~f"})  # fmt: skip

@@ -80,12 +80,16 @@ def _over_steps(evidence: Evidence) -> Map:
         columns = [(same(str(step)), evidence.captured[step]) for step in steps]
     else:
         columns = [
-            (Say(f"{probe.label}, {_when(probe, state).en}", f"{probe.label}，{_when(probe, state).zh}"),
-             state.spectra)
+            (_called(probe, state), state.spectra)
             for probe in evidence.probes
             for state in probe.states
-        ]  # fmt: skip
+        ]
     return _map(Say("Layer × step", "层 × 步"), columns)
+
+
+def _called(probe: ProbeRecord, state: ProbedState) -> Say:
+    when = _when(probe, state)
+    return Say(f"{probe.label}, {when.en}", f"{probe.label}，{when.zh}")
 
 
 def _when(probe: ProbeRecord, state: ProbedState) -> Say:

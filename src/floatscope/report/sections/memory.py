@@ -31,7 +31,8 @@ TERMS = {
 }
 CATEGORIES = {
     "parameters": "参数", "gradients": "梯度", "first moment": "一阶矩", "second moment": "二阶矩",
-    "other optimizer state": "其他优化器状态", "saved activations": "存下的激活", "buffers": "缓冲区",
+    "other optimizer state": "其他优化器状态", "saved activations": "存下的激活",
+    "buffers": "缓冲区",
     "logits and loss temporaries": "logits 与损失的临时量", "input": "输入", "casts": "转换",
     "other temporaries": "其他临时量", "optimizer temporaries": "优化器临时量",
     "unexplained": "无法解释", "master copy": "主参数",

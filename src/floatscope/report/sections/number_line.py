@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from markupsafe import Markup
@@ -78,8 +78,10 @@ def _state_data(state: ProbedState) -> dict[str, Any]:
     parts = []
     for name, spectrum in state.spectra.items():
         layer, role = place_of(name)
-        parts.append({"layer": layer, "role": role, **counts_data(spectrum),
-                      "energy": spectrum.sum_of_squares, "measured": measured.get(name, [])})  # fmt: skip
+        parts.append({
+            "layer": layer, "role": role, **counts_data(spectrum),
+            "energy": spectrum.sum_of_squares, "measured": measured.get(name, []),
+        })  # fmt: skip
     return {"name": state.name, "parts": parts}
 
 
@@ -138,13 +140,12 @@ def _answers(probe: ProbeRecord) -> Iterable[Answer]:
     )
 
 
-def _said(probe: ProbeRecord, say: Any) -> Say:
-    said = [Say(f"{state_words(s).en.capitalize()}: {say(s).en}", f"{state_words(s).zh}：{say(s).zh}")
-            for s in probe.states]  # fmt: skip
-    total = said[0]
-    for more in said[1:]:
-        total += more
-    return total
+def _said(probe: ProbeRecord, say: Callable[[ProbedState], Say]) -> Say:
+    said = [(state_words(state), say(state)) for state in probe.states]
+    return Say(
+        " ".join(f"{where.en.capitalize()}: {what.en}" for where, what in said),
+        "".join(f"{where.zh}：{what.zh}" for where, what in said),
+    )
 
 
 def _below(state: ProbedState) -> Say:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from floatscope.lab.statistics import Interval
+from floatscope.lab.statistics.verdict import SCREENING_UP_TO
 from floatscope.lab.study.judgement import ArmJudgement, Judgement
 from floatscope.lab.study.summary import SIGMAS, Arm, Summary
 from floatscope.report.charts import color_of
@@ -16,7 +17,7 @@ from floatscope.report.evidence import Evidence
 from floatscope.report.section import Section
 from floatscope.report.sections.loss import floor_words
 from floatscope.report.svg import short
-from floatscope.report.words import Say, number, percent, signed
+from floatscope.report.words import Say, number, percent, same, signed
 
 FOREST_WIDTH = 300
 WORDS = {
@@ -48,10 +49,10 @@ class Card:
     word: Say
     tone: str
     """"good", "bad" or "open"."""
-    sentence: str
-    """The laboratory's own words; empty where it gives no verdict."""
+    sentence: Say | None
+    """What the verdict rests on; None where there is none."""
     difference: str
-    facts: tuple[tuple[Say, str], ...]
+    facts: tuple[tuple[Say, Say], ...]
     forest: Markup
 
 
@@ -80,21 +81,25 @@ def section(evidence: Evidence) -> Section:
 def _card(arm: Arm, evidence: Evidence) -> Card:
     judged = next((j for j in evidence.summary.judgement.arms if j.recipe == arm.recipe), None)
     judged = judged if judged is not None and judged.word is not None else None
-    word, tone = _word(arm) if judged is None else WORDS[str(judged.word)]
+    by_floors, tone = _word(arm)
+    word = by_floors
+    if judged is not None:
+        word, tone = _verdict(judged)
     facts = (
-        (Say("pairs", "配对数"), f"n = {len(arm.differences)}"),
+        (Say("pairs", "配对数"), same(f"n = {len(arm.differences)}")),
         *(() if judged is None else _intervals(judged)),
-        (Say("validation loss", "验证损失"), number(arm.validation_loss)),
-        (Say("skipped steps", "跳过的步"), _count(arm.skipped_steps)),
-        (Say("exactly zero gradients", "恰为 0 的梯度"), percent(arm.zero_fraction)),
-        (Say("diverged", "发散"), f"{arm.num_diverged} / {arm.num_runs}"),
+        (Say("by three standard deviations", "按三个标准差"), by_floors),
+        (Say("validation loss", "验证损失"), same(number(arm.validation_loss))),
+        (Say("skipped steps", "跳过的步"), same(_count(arm.skipped_steps))),
+        (Say("exactly zero gradients", "恰为 0 的梯度"), same(percent(arm.zero_fraction))),
+        (Say("diverged", "发散"), same(f"{arm.num_diverged} / {arm.num_runs}")),
     )
     return Card(
         recipe=arm.recipe,
         color=color_of(arm.recipe, evidence.recipes),
         word=word,
         tone=tone,
-        sentence=judged.sentence if judged is not None else "",
+        sentence=_sentence(judged, arm) if judged is not None else None,
         difference=signed(arm.difference),
         facts=facts,
         forest=_forest(arm, evidence.summary, judged),
@@ -118,15 +123,30 @@ def _word(arm: Arm) -> tuple[Say, str]:
     ), "bad" if worse else "good"
 
 
-def _intervals(judged: ArmJudgement) -> tuple[tuple[Say, str], ...]:
+def _verdict(judged: ArmJudgement) -> tuple[Say, str]:
+    """The word of the verdict; one that fails the correction for several arms is not shown."""
+    word, tone = WORDS[str(judged.word)]
+    if tone == "good" and judged.holds is not True:
+        return Say(f"{word.en} by itself; not shown after the correction for several arms",
+                   f"单独看{word.zh}；经多组校正后未得到证明"), "open"  # fmt: skip
+    return word, tone
+
+
+def _sentence(judged: ArmJudgement, arm: Arm) -> Say:
+    """The laboratory's sentence, and in Chinese what it rests on."""
+    few = "样本太少，只算筛查；" if len(arm.differences) <= SCREENING_UP_TO else ""
+    return Say(judged.sentence, f"{few}比较方法：{judged.method}，{len(arm.differences)} 对。")
+
+
+def _intervals(judged: ArmJudgement) -> tuple[tuple[Say, Say], ...]:
     shown = []
     for interval in (judged.interval, judged.margin_interval):
         if interval is not None:
             words = Say(f"{interval.confidence:.0%} interval", f"{interval.confidence:.0%} 区间")
-            shown.append((words, f"{signed(interval.low)} … {signed(interval.high)}"))
+            shown.append((words, same(f"{signed(interval.low)} … {signed(interval.high)}")))
     if judged.needed is not None:
         needed = judged.needed.not_worse
-        shown.append((Say("would settle it", "要定论需要"), f"n = {needed or '> 1000'}"))
+        shown.append((Say("would settle it", "要定论需要"), same(f"n = {needed or '> 1000'}")))
     return tuple(shown)
 
 
@@ -151,20 +171,22 @@ def _forest(arm: Arm, summary: Summary, judged: ArmJudgement | None) -> Markup:
     def at(value: float) -> str:
         return short(FOREST_WIDTH / 2 * (1 + value / reach))
 
-    dots = "".join(
-        f'<circle cx="{at(d)}" cy="14" r="4.5" fill="none" stroke="currentColor" '
-        'stroke-width="1.6"/>'
-        for d in arm.differences.values()
-    )
-    mean = "" if math.isnan(arm.difference) else (
-        f'<path d="M{at(arm.difference)} 3v22" stroke="currentColor" stroke-width="3"/>')  # fmt: skip
-    band = (
-        f'<rect x="{at(-limit)}" y="0" width="{short(FOREST_WIDTH * limit / reach)}" height="28" '
-    )
-    return Markup(
-        f'<svg viewBox="0 0 {FOREST_WIDTH} 28" class="forest" aria-hidden="true">'
-        f'{band}fill="var(--band)"/>{_line(judged and judged.interval, at)}<path d="M{at(0)} 0v28" stroke="var(--axis)"/>{mean}{dots}</svg>'
-    )
+    width = short(FOREST_WIDTH * limit / reach)
+    parts = [
+        f'<rect x="{at(-limit)}" width="{width}" height="28" fill="var(--band)"/>',
+        f'<path d="M{at(0)} 0v28" stroke="var(--axis)"/>',
+        _line(judged.interval if judged is not None else None, at),
+        *(
+            f'<circle cx="{at(d)}" cy="14" r="4.5" fill="none" stroke="currentColor" '
+            'stroke-width="1.6"/>'
+            for d in arm.differences.values()
+        ),
+    ]
+    if not math.isnan(arm.difference):
+        mark = f'<path d="M{at(arm.difference)} 3v22" stroke="currentColor" stroke-width="3"/>'
+        parts.append(mark)
+    opening = f'<svg viewBox="0 0 {FOREST_WIDTH} 28" class="forest" aria-hidden="true">'
+    return Markup(f"{opening}{''.join(parts)}</svg>")
 
 
 def _line(interval: Interval | None, at: Callable[[float], str]) -> str:
