@@ -382,7 +382,8 @@ def test_a_plan_changed_afterwards_is_refused_and_named(tmp_path: Path) -> None:
     code, text = on_disk("show", folder.path)
     assert code == 4
     assert "question.margin.absolute was 0.01, now 0.05" in text
-    assert "the plan was changed after 6 of 6 runs" in text
+    assert "6 of 6 runs were started under another plan" in text
+    assert judgement.stated == "after the runs"
 
 
 def test_a_seed_left_out_afterwards_is_named(tmp_path: Path) -> None:

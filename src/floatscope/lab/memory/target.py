@@ -144,7 +144,7 @@ def _laboratory(spec: Spec) -> Target:
     except ValueError as error:
         raise StudyError(f"{error}.") from None
     batch_size = spec.batch_size or plan.train.batch_size
-    tiny = _of_config(spec, replace(TINY, attention=config.attention), 4)
+    tiny = _of_config(spec, replace(TINY, attention=config.attention, qk_norm=config.qk_norm), 4)
     return replace(_of_config(spec, config, batch_size), tiny=tiny)
 
 

@@ -83,6 +83,10 @@ def execute(
         folder = find(out, plan, tokens.sha256) or create(out, plan, tokens.sha256)
         if reuse is not None:
             display.note(f"{folder.reuse(reuse)} finished runs taken over from {reuse}")
+            if folder.has_other_plans():
+                display.note(
+                    "note: they were started under another plan, so there will be no verdict"
+                )
         waiting = [run for run in plan.runs() if not folder.is_finished(run)]
         jobs = jobs or default_jobs(plan)
         display.begin(total=len(plan.runs()), finished=len(plan.runs()) - len(waiting), jobs=jobs)

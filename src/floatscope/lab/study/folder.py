@@ -112,6 +112,11 @@ class StudyFolder:
             write_text_atomically(self.path / PLANS / kept.name, kept.read_text(encoding="utf-8"))
         return copied
 
+    def has_other_plans(self) -> bool:
+        """Whether runs that are here were started under a plan that is not this study's."""
+        kept = {path.stem for path in (self.path / PLANS).glob("*.json")}
+        return bool(kept - {self.asked_sha256})
+
     def plan_called(self, sha256: str) -> StudyPlan | None:
         """The plan of that hash that runs were started under; None if it was not kept as it was."""
         path = self.path / PLANS / f"{sha256}.json"

@@ -71,36 +71,32 @@ class PlanCheck:
 def check_plan(folder: StudyFolder, runs: Sequence[RunSummary]) -> PlanCheck:
     """Compare the plan with those that runs were started under."""
     now = folder.asked_sha256
-    before = [r for r in runs if None in r.study_sha256s or not r.study_sha256s]
-    earlier = Counter(
-        sha256
-        for run in runs
-        for sha256 in set(run.study_sha256s)
-        if sha256 is not None and sha256 != now
-    )
+    others = [set(run.study_sha256s or (None,)) - {now} for run in runs]
+    num_older = sum(map(bool, others))
     stated: Stated = "before the runs"
-    if before:
-        stated = "after the runs" if len(before) == len(runs) else "after some of the runs"
+    if num_older:
+        stated = "after the runs" if num_older == len(runs) else "after some of the runs"
+    earlier = list(dict.fromkeys(s for other in others for s in other if s is not None))
     if earlier:
         found = tuple(_changes(folder, earlier))
         refusal = (
-            f"the plan was changed after {sum(earlier.values())} of {len(runs)} runs had been "
-            f"started under another: {'; '.join(found)}. A verdict holds for a plan that was fixed "
-            f"before. The earlier one is kept in {folder.path / PLANS}, from where study.json can "
-            "be restored; for another plan run another study."
+            f"{num_older} of {len(runs)} runs were started under another plan: "
+            f"{'; '.join(found)}. A verdict holds for a plan that was fixed before. If this one "
+            f"was changed, {folder.path / PLANS} keeps the earlier, and study.json can be "
+            "restored; if the runs were taken over, run them again."
         )
         return PlanCheck(stated=stated, changes=found, refusal=refusal)
     limit = None
-    if before:
+    if num_older:
         limit = (
             f"the question was stated after the runs ({folder.asked or 'no date'}): "
-            f"{len(before)} of {len(runs)} runs are older. So the verdict explores these runs; it "
+            f"{num_older} of {len(runs)} runs are older. So the verdict explores these runs; it "
             "is no test, and its error rates are not what they would be."
         )
     return PlanCheck(stated=stated, limit=limit)
 
 
-def _changes(folder: StudyFolder, earlier: Counter[str]) -> list[str]:
+def _changes(folder: StudyFolder, earlier: Sequence[str]) -> list[str]:
     found: list[str] = []
     for sha256 in earlier:
         plan = folder.plan_called(sha256)
