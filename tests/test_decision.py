@@ -139,8 +139,8 @@ def test_what_was_not_measured_is_said_with_its_command(copy: Path) -> None:
     assert decision.criteria[1].holds is None
     assert decision.criteria[1].missing is not None
     text = markdown(decision, "en")
-    assert f"command: `floatscope probe {copy}`" in text
-    assert f"未测量: 这个模型的分阶段显存. 命令: `floatscope memory measure novel --out {copy}" in (
+    assert f"Command: `floatscope probe {copy}`" in text
+    assert f"未测量：这个模型的分阶段显存。命令：`floatscope memory measure novel --out {copy}" in (
         markdown(decision, "zh")
     )
 

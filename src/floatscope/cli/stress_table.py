@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from rich import box
@@ -36,9 +37,9 @@ def _parts(summary: StressSummary) -> Iterator[RenderableType]:
         yield _signs(mine)
     if summary.fails_above is not None:
         yield Text(
-            f"! fails: diverged (NaN: weights not finite; scale: the loss scale collapsed), or at "
-            f"or above {summary.fails_above:.2f}, which the plan set at a distance from the "
-            f"baseline's best run, {summary.best_loss:.2f}."
+            f"! fails: diverged (NaN: weights not finite; scale: the loss scale collapsed), or "
+            f"ends at {summary.fails_above:.2f} or above, so far from the baseline's best run, "
+            f"{summary.best_loss:.2f}, as the plan said."
         )
     for failure in summary.first_failures:
         yield Text(f"• {_sentence(failure)}")
@@ -67,8 +68,8 @@ def _loss(run: StressRun) -> str:
 
 def _signs(runs: list[StressRun]) -> Table:
     table = _table(
-        "recipe", "attention\nlogit", "log-nor-\nmalizer", "grad RMS\n/ eps", "below\neps",
-        "skipped\nsteps", "loss\nscale",
+        "recipe", "attention\nlogit", "log Z", "grad RMS\n/ eps", "below\neps", "skipped",
+        "loss\nscale",
     )  # fmt: skip
     for run in runs:
         below = run.max_share_below_eps
@@ -80,17 +81,22 @@ def _signs(runs: list[StressRun]) -> Table:
             _number(run.min_gradient_rms_by_eps),
             "–" if below is None else f"{below:.2%}",
             str(run.skipped_steps),
-            f"{run.min_loss_scale:g}",
+            _scale(run.min_loss_scale),
         )
     return table
 
 
 def _table(*headers: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False)
-    table.add_column("peak lr", vertical="bottom")
+    table.add_column("peak lr", no_wrap=True, vertical="bottom")
     for header in headers:
         table.add_column(header, justify="right", no_wrap=True, vertical="bottom")
     return table
+
+
+def _scale(value: float) -> str:
+    exponent = math.log2(value)
+    return "1" if value == 1 else f"2^{exponent:.0f}" if exponent.is_integer() else f"{value:.3g}"
 
 
 def _number(value: float | None) -> str:

@@ -10,7 +10,7 @@ from floatscope.lab.decision.records import Criterion, Decision, Evidence, Missi
 Language = Literal["en", "zh"]
 
 _WORDS = {
-    "title": Said(en="Decision on the study", zh="对研究的拍板："),
+    "title": Said(en="Decision on the study {}: {}{}", zh="研究 {} 的拍板：{}{}"),
     "answers": Said(en="Three questions", zh="三个问题"),
     "criteria": Said(en="Acceptance criteria", zh="验收标准"),
     "limits": Said(en="Limits", zh="限制"),
@@ -19,12 +19,12 @@ _WORDS = {
         en="Files and fields that the numbered statements rest on; decision.json has every value.",
         zh="各条编号陈述所依据的文件和字段；每个数值都在 decision.json 里。",
     ),
-    "missing": Said(en="not measured", zh="未测量"),
-    "command": Said(en="command", zh="命令"),
+    "criterion": Said(en="{}. {}: **{}**. {}", zh="{}. {}：**{}**。{}"),
+    "missing": Said(en="not measured: {}. Command: `{}`", zh="未测量：{}。命令：`{}`"),
     "true": Said(en="holds", zh="成立"),
     "false": Said(en="does not hold", zh="不成立"),
     "none": Said(en="not measured", zh="未测量"),
-    "provisional": Said(en="provisional", zh="暂定"),
+    "provisional": Said(en=" (provisional)", zh="（暂定）"),
     "nothing": Said(en="no recipe", zh="无"),
 }
 
@@ -40,8 +40,8 @@ def _lines(decision: Decision, language: Language) -> Iterator[str]:
 
     notes: list[tuple[Evidence, ...]] = []
     chosen = decision.choice.recipe or word("nothing")
-    aside = "" if decision.choice.settled else f" ({word('provisional')})"
-    yield f"# {word('title')} {decision.study}: {chosen}{aside}"
+    aside = "" if decision.choice.settled else word("provisional")
+    yield f"# {word('title').format(decision.study, chosen, aside)}"
     yield f"\n{_in(language, decision.choice.because)}"
     yield f"\n## {word('answers')}"
     for number, answer in enumerate(decision.answers, start=1):
@@ -56,7 +56,7 @@ def _lines(decision: Decision, language: Language) -> Iterator[str]:
         text = _in(language, criterion.text) if lacking is None else _missing(lacking, language)
         noted = _noted(criterion.evidence, notes)
         what, holds = _in(language, criterion.what), word(_holds(criterion))
-        yield f"{number}. {what}: **{holds}**. {text}{noted}"
+        yield word("criterion").format(number, what, holds, text) + noted
     yield f"\n## {word('limits')}\n"
     for limit in decision.limits:
         yield f"- {_in(language, limit)}"
@@ -82,8 +82,7 @@ def _holds(criterion: Criterion) -> str:
 
 
 def _missing(lacking: Missing, language: Language) -> str:
-    missing, command = (_in(language, _WORDS[name]) for name in ("missing", "command"))
-    return f"{missing}: {_in(language, lacking.what)}. {command}: `{lacking.command}`"
+    return _in(language, _WORDS["missing"]).format(_in(language, lacking.what), lacking.command)
 
 
 def _places(evidence: tuple[Evidence, ...]) -> str:
