@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy.linalg
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,9 +17,12 @@ from torch.utils.checkpoint import checkpoint
 from floatscope.errors import RecipeError
 from floatscope.formats import BlockFormat
 from floatscope.recipes import CATALOGUE, Recipe, quantized
+from floatscope.recipes.backend import has_units
 from floatscope.recipes.compute import compute
 from floatscope.recipes.formats_of import Kept, Operand, Operands
-from floatscope.recipes.quantize import Quantized, carrier_of, hadamard, quantize, turned
+from floatscope.recipes.hadamard import signs_of, turned
+from floatscope.recipes.multiply import multiply
+from floatscope.recipes.quantize import Quantized, carrier_of, quantize
 from floatscope.recipes.quantized import Memory, Report
 from floatscope.recipes.roles import kept_weights
 from floatscope.rounding import block_round, round_to
@@ -310,12 +315,58 @@ def test_square_weight_blocks_commute_with_transposition() -> None:
 
 
 def test_the_hadamard_transform_cancels() -> None:
-    matrix = hadamard(16, seed=3)
-    assert torch.equal(matrix @ matrix.t(), torch.eye(16))
-    assert not torch.equal(matrix, hadamard(16, seed=4))
+    assert signs_of(16, seed=3) != signs_of(16, seed=4)
     a, b = torch.randn(8, 56), torch.randn(56, 5)  # a rest of 8 is left alone
     product = turned(a, 16, -1, 3) @ turned(b, 16, -2, 3)
     torch.testing.assert_close(product, a @ b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [2, 16, 32])
+def test_the_hadamard_transform_is_sylvesters(size: int) -> None:
+    matrix = torch.tensor(scipy.linalg.hadamard(size), dtype=torch.float32)
+    expected = torch.tensor(signs_of(size, 3))[:, None] * matrix * np.float32(size**-0.5)
+    assert torch.equal(turned(torch.eye(size), size, -1, 3), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("columns", [1, 37, 64, 200])
+def test_the_hadamard_kernel_adds_as_torch_does(columns: int, dtype: torch.dtype) -> None:
+    x = torch.randn(48, columns).to(dtype)
+    stacked = x[None].repeat(2, 1, 1)  # which the kernel leaves to Torch
+    for size in (16, 32):
+        down, across = turned(x, size, -2, 3), turned(x.mT, size, -1, 3)
+        assert down.is_contiguous()
+        assert across.is_contiguous()
+        assert torch.equal(down, turned(stacked, size, -2, 3)[1])
+        assert torch.equal(across, down.mT)
+
+
+@pytest.mark.skipif(not has_units("bf16", torch.device("cpu")), reason="no bf16 units")
+@pytest.mark.parametrize("stacked", [False, True], ids=["matrix", "stacked"])
+def test_units_scale_before_they_round(stacked: bool) -> None:
+    shape = (2,) if stacked else ()
+    a = torch.randint(-8, 9, (*shape, 40, 32)).bfloat16()  # sums are exact in fp32
+    for b in (torch.randint(-8, 9, (*shape, 32, 48)), torch.randint(-8, 9, (*shape, 48, 32)).mT):
+        b = b.bfloat16()
+        scales = torch.tensor(0.0123456), torch.tensor(3.21)
+        product = multiply(Quantized(a, scales[0]), Quantized(b, scales[1]), "fp32", torch.bfloat16)
+        exact = (a.float() @ b.float()) * (scales[0] * scales[1])
+        assert torch.equal(product, exact.bfloat16())
+        assert not torch.equal(product, ((a @ b) * (scales[0] * scales[1])))
+
+
+def test_a_gradient_is_quantized_once_for_its_two_products(monkeypatch: Any) -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def counted(x: torch.Tensor, *rest: Any) -> Quantized:
+        asked.append(tuple(x.shape))
+        return quantize(x, *rest)
+
+    monkeypatch.setattr("floatscope.recipes.quantized.quantize", counted)
+    layer, x = nn.Linear(32, 48, bias=False), torch.randn(64, 32, requires_grad=True)
+    with compute(everywhere(alike("fp8-tensor")), layer):
+        layer(x).sum().backward()
+    assert len(asked) == 5  # the input and the weight twice each, along either dimension
 
 
 def test_delayed_scales_come_from_the_steps_before() -> None:
@@ -324,6 +375,7 @@ def test_delayed_scales_come_from_the_steps_before() -> None:
     layer, memory = nn.Linear(4, 4, bias=False), Memory()
     for size in (1.0, 8.0, 2.0, 2.0):
         x = torch.full((2, 4), size)
+        memory.step += 1
         with torch.no_grad(), compute(recipe, layer, memory=memory):
             layer(x)
     name = "weight/forward/activation"

@@ -8,15 +8,13 @@ multiplies each block's partial sum.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 from torch import Tensor
 
 from floatscope.formats import BlockFormat, FloatFormat
 from floatscope.recipes.formats_of import Operand
-from floatscope.rounding import StochasticKey, block_round, round_to
-from floatscope.rounding.random_bits import random_bits
+from floatscope.rounding import block_round, round_to
 
 BF16_FRACTION = 7
 
@@ -41,13 +39,17 @@ def quantize(
 
     Args:
         x: a matrix, or matrices stacked along the first dimension.
-        operand: how; a Hadamard transform is done before (`turned`).
+        operand: how; a Hadamard transform is done before (`hadamard.turned`).
         axis: the dimension that the product contracts, -1 or -2.
         key: of stochastic rounding.
         amax: the magnitude that a per-tensor scale is made for, if not the tensor's own.
     """
+    if _is_transposed(x) and operand.rounding != "stochastic":
+        return _transposed(quantize(x.mT, operand, -3 - axis, key, amax))
     form, chance = operand.form, key if operand.rounding == "stochastic" else None
     carrier = carrier_of(operand)
+    if not x.numel():  # an expert without tokens
+        return Quantized(x.to(carrier))
     if not isinstance(form, BlockFormat):
         rounded = round_to(x.float(), form, rounding=operand.rounding, key=chance)
         return Quantized(rounded.to(carrier))
@@ -79,6 +81,16 @@ def quantize(
     return Quantized(blocks.values, None, blocks.scales, shape)
 
 
+def _is_transposed(x: Tensor) -> bool:
+    return x.ndim > 1 and not x.is_contiguous() and x.mT.is_contiguous()
+
+
+def _transposed(q: Quantized) -> Quantized:
+    scale = q.scale.mT if q.scale is not None and q.scale.ndim > 1 else q.scale
+    blocks = q.block_scales.mT if q.block_scales is not None else None
+    return Quantized(q.values.mT, scale, blocks, q.block)
+
+
 def _delayed(
     x: Tensor, operand: Operand, form: BlockFormat, amax: float, key: int | None
 ) -> Quantized:
@@ -89,31 +101,6 @@ def _delayed(
         x.float() * factor, form.element, overflow="saturate", rounding=operand.rounding, key=key
     )
     return Quantized(elements.to(carrier_of(operand)), torch.ones_like(factor) / factor)
-
-
-def turned(x: Tensor, size: int, axis: int, seed: int) -> Tensor:
-    """A random Hadamard transform of every `size` neighbors along `axis`, in fp32.
-
-    Signs follow from the seed; both operands of a product turned alike give the same product, up to
-    rounding. A rest of fewer than `size` neighbors is left as it is.
-    """
-    matrix = hadamard(size, seed).to(x.device)
-    moved = x.float().movedim(axis, -1)
-    whole = moved.shape[-1] // size * size
-    head = moved[..., :whole].reshape(*moved.shape[:-1], -1, size) @ matrix
-    result = torch.cat((head.reshape(*moved.shape[:-1], whole), moved[..., whole:]), -1)
-    return result.movedim(-1, axis).contiguous()
-
-
-@cache
-def hadamard(size: int, seed: int) -> Tensor:
-    """Sylvester's matrix over sqrt(size), its rows with random signs: an orthogonal matrix."""
-    matrix = torch.ones(1, 1)
-    while len(matrix) < size:
-        matrix = torch.cat((torch.cat((matrix, matrix), 1), torch.cat((matrix, -matrix), 1)))
-    value = StochasticKey(seed=seed, role="hadamard").value()
-    signs = [1.0 - 2.0 * (random_bits(value, i) & 1) for i in range(size)]
-    return torch.tensor(signs)[:, None] * matrix / size**0.5
 
 
 def carrier_of(operand: Operand) -> torch.dtype:
