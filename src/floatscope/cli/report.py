@@ -66,8 +66,12 @@ def _build(folder: Path, path: Path, page: Page, figures: Path | None) -> None:
 
 def _watch(folder: Path, path: Path, page: Page, figures: Path | None) -> None:
     from floatscope.cli.console import errors
+    from floatscope.errors import FloatscopeError
     from floatscope.report.watch import changes
 
     errors.print("watching for new records; Ctrl-C ends it", highlight=False)
     for _ in changes(folder, path):
-        _build(folder, path, page, figures)
+        try:
+            _build(folder, path, page, figures)
+        except FloatscopeError as error:  # a record that is being written; the next change is near
+            errors.print(str(error), highlight=False)

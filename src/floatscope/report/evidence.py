@@ -7,6 +7,7 @@ sections say in the words of whoever read them.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,6 +84,11 @@ class Evidence:
     @property
     def folder(self) -> Path:
         return self.study.path
+
+    @property
+    def place(self) -> str:
+        """The folder as a shell reads it, for commands that are shown."""
+        return shlex.quote(str(self.folder))
 
     @property
     def baselines(self) -> list[Run]:

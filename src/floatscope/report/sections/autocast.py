@@ -21,7 +21,7 @@ def section(evidence: Evidence) -> Section:
     title = Say("Paper against autocast", "纸面统计对照真实 autocast")
     probe = evidence.main_probe
     if probe is None:
-        command = f"floatscope probe {evidence.folder}"
+        command = f"floatscope probe {evidence.place}"
         return Section(name="autocast", title=title, command=command)
     return Section(
         name="autocast",

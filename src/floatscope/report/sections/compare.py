@@ -40,7 +40,7 @@ def section(evidence: Evidence) -> Section:
     title = Say("Recipes compared on one gradient", "各种设置在同一个梯度上的比较")
     problem = evidence.damaged.get("compare", "")
     if not evidence.comparisons:
-        command = f"floatscope compare {evidence.folder} --out {evidence.folder / 'compare'}"
+        command = f"floatscope compare {evidence.place} --out {evidence.place}/compare"
         return Section(name="compare", title=title, command=command, problem=problem)
     return Section(
         name="compare",

@@ -43,8 +43,8 @@ def _lessons(evidence: Evidence) -> Iterable[Lesson]:
     state = probe.states[-1] if probe is not None else None
     memory = next(iter(evidence.memories), None)
     measure = f"floatscope memory measure {evidence.study.plan.name} --out "
-    measure += str(evidence.folder / "memory")
-    run_probe = f"floatscope probe {evidence.folder}"
+    measure += f"{evidence.place}/memory"
+    run_probe = f"floatscope probe {evidence.place}"
     yield Lesson(
         claim=Say(
             "The model's states take 16 bytes a parameter, three quarters of them the optimizer's.",

@@ -14,7 +14,7 @@ def section(evidence: Evidence) -> Section:
     title = Say("The decision", "为项目拍板")
     problem = evidence.damaged.get("decision", "")
     if evidence.decision is None:
-        command = f"floatscope study decide {evidence.folder}"
+        command = f"floatscope study decide {evidence.place}"
         return Section(name="decision", title=title, command=command, problem=problem)
     return Section(
         name="decision",

@@ -23,7 +23,7 @@ def section(evidence: Evidence) -> Section:
     title = Say("The lecture: five demonstrations", "课堂演示：五个实验")
     problem = evidence.damaged.get("lecture", "")
     if not evidence.lectures:
-        command = f"floatscope lecture all --out {evidence.folder}"
+        command = f"floatscope lecture all --out {evidence.place}"
         return Section(name="lecture", title=title, command=command, problem=problem)
     figures = tuple(_figure(file) for file in evidence.lectures)
     return Section(

@@ -16,6 +16,8 @@ from floatscope.report.words import Say, grouped, names, number, same, signed
 UNSCALED, BF16, FP16 = "fp16-mixed-unscaled", "bf16-mixed", "fp16-mixed"
 EARLY = 100
 """Steps at either end whose mean differences are compared."""
+COURSE_PARAMETERS = 3_688_704
+"""Of the course document's model, of which it reports losses."""
 STEP, NATS = Say("step", "步"), Say("nats per token", "nat/token")
 
 
@@ -32,7 +34,13 @@ def section(evidence: Evidence) -> Section:
         figures=tuple(figures),
         answers=tuple(_answers(evidence)),
         spoils=True,
-        values={"table": _table(evidence), "steps": _evaluated(evidence.runs)},
+        values={
+            "table": _table(evidence),
+            "steps": _evaluated(evidence.runs),
+            "is_the_courses": any(
+                run.manifest.num_parameters == COURSE_PARAMETERS for run in evidence.runs
+            ),
+        },
     )
 
 

@@ -41,7 +41,7 @@ def section(evidence: Evidence) -> Section:
     """The section; pending without a probe."""
     title = Say("Underflow map: layer by layer", "下溢地图：逐层看")
     if not evidence.probes and not evidence.captured:
-        command = f"floatscope probe {evidence.folder}"
+        command = f"floatscope probe {evidence.place}"
         return Section(name="map", title=title, command=command,
                        problem=evidence.damaged.get("capture", ""))  # fmt: skip
     probe = evidence.main_probe

@@ -56,7 +56,7 @@ def section(evidence: Evidence) -> Section:
     problem = evidence.damaged.get("memory", "")
     if not evidence.memories:
         command = f"floatscope memory measure {evidence.study.plan.name} --out "
-        command += str(evidence.folder / "memory")
+        command += f"{evidence.place}/memory"
         return Section(name="memory", title=title, command=command, problem=problem)
     return Section(
         name="memory",

@@ -35,7 +35,7 @@ def section(evidence: Evidence) -> Section:
     title = Say("Underflow probe: real gradients on the number line", "下溢探针：真实梯度在数轴上")
     problem, probe = evidence.damaged.get("probe", ""), evidence.main_probe
     if probe is None:
-        command = f"floatscope probe {evidence.folder}"
+        command = f"floatscope probe {evidence.place}"
         return Section(name="numberline", title=title, command=command, problem=problem)
     return Section(
         name="numberline",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 from floatscope.lab.run.environment import Environment
+from floatscope.lab.study.plan import WORLD
 from floatscope.report.evidence import Evidence
 from floatscope.report.section import Section
 from floatscope.report.words import Say, grouped
@@ -75,10 +77,10 @@ def _shown(environment: Environment, key: str) -> str:
 
 
 def _commands(evidence: Evidence) -> list[str]:
-    plan, folder = evidence.study.plan, evidence.folder
-    text = "" if plan.text == "world" else f" --text {plan.text}"
+    plan, folder = evidence.study.plan, evidence.place
+    text = "" if plan.text == WORLD else f" --text {shlex.quote(plan.text)}"
     return [
-        f"floatscope study run {plan.name}{text} --out {folder}",
+        f"floatscope study run {shlex.quote(plan.name)}{text} --out {folder}",
         f"floatscope probe {folder}{text}",
         f"floatscope report {folder} -o report.html",
     ]
