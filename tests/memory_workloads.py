@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from floatscope.lab.gpt_config import GPTConfig
+from floatscope.lab.identity import said
 from floatscope.lab.model import make_gpt
 from floatscope.lab.run.train import batch_loss
 from floatscope.memory.closed_form import GPTNumbers
@@ -28,7 +29,7 @@ def gpt(
         recipe=recipe,
         backend=backend,
     )
-    return workload, GPTNumbers(**asdict(config), batch_size=batch_size)
+    return workload, GPTNumbers(**said(config), batch_size=batch_size)
 
 
 def tiny_gpt(

@@ -38,6 +38,10 @@ class LedgerError(FloatscopeError):
     """A memory ledger cannot be made: impossible sizes, or code that cannot be traced."""
 
 
+class LectureError(FloatscopeError):
+    """A training of the lecture failed."""
+
+
 def unknown(what: str, given: str, choices: Iterable[str]) -> str:
     """A message for a name that is not among `choices`, with the nearest offered."""
     choices = list(choices)

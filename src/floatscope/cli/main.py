@@ -19,6 +19,7 @@ from floatscope.cli.compare import compare
 from floatscope.cli.explore import explore
 from floatscope.cli.export import export
 from floatscope.cli.formats import formats
+from floatscope.cli.lecture import lecture
 from floatscope.cli.memory import memory
 from floatscope.cli.probe import probe
 from floatscope.cli.report import report
@@ -46,7 +47,7 @@ def app() -> None:
     """
 
 
-for verb in (formats, bits, study, probe, compare, memory, report, export, explore, text):
+for verb in (formats, bits, lecture, study, probe, compare, memory, report, export, explore, text):
     app.add_command(verb)
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from floatscope.errors import RecipeError, unknown
 from floatscope.recipes.formats_of import Kept, Operand, Operands, Stored
-from floatscope.recipes.recipe import LossScaling, Recipe
+from floatscope.recipes.recipe import Recipe
+from floatscope.recipes.scalings import LossScaling
 
 _MIXED = "Micikevicius et al. 2018, Mixed Precision Training (arXiv 1710.03740); torch.autocast"
 

@@ -6,16 +6,24 @@ Data only. `Recipe` holds them; the rooms that carry them out read them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from floatscope.errors import RecipeError, unknown
-from floatscope.formats import BlockFormat, FloatFormat, Format, IntFormat
+from floatscope.formats import BlockFormat, FloatFormat, Format, IntFormat, ScaleRule
 from floatscope.formats import format as format_called
 
 OperandRounding = Literal["nearest-even", "nearest-away", "stochastic"]
+Update = Literal["nearest", "stochastic", "kahan"]
+UPDATES = get_args(Update)
 ACCUMULATORS = ("fp32", "hopper-fp8", "hopper-fp8-promoted", "ada-fp8", "fp16", "kahan")
 ProductName = Literal["forward", "input_gradient", "weight_gradient"]
 RoleName = Literal["activation", "weight", "gradient"]
+PRODUCTS_OF: dict[ProductName, tuple[RoleName, RoleName]] = {
+    "forward": ("activation", "weight"),
+    "input_gradient": ("gradient", "weight"),
+    "weight_gradient": ("gradient", "activation"),
+}
+"""What each product multiplies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +54,34 @@ class Operand:
 
     def __post_init__(self) -> None:
         form = format_called(self.format)
-        if not isinstance(form, BlockFormat) and (self.element or self.block or self.rule):
+        if self.rounding not in get_args(OperandRounding):
+            raise RecipeError(unknown("rounding", str(self.rounding), get_args(OperandRounding)))
+        if isinstance(form, BlockFormat):
+            self._check_blocks(form)
+        elif self.element or self.block or self.rule:
             raise RecipeError(
                 f"{self.format} has no blocks, so it takes no element, block or rule of its own."
             )
         if self.history and not (isinstance(form, BlockFormat) and form.block == "tensor"):
             raise RecipeError(f"history is for formats with one scale a tensor, not {self.format}.")
-        if self.hadamard & (self.hadamard - 1):
-            raise RecipeError(f"hadamard must be a power of two, not {self.hadamard}.")
+        if min(self.history, self.hadamard) < 0 or self.hadamard & (self.hadamard - 1):
+            raise RecipeError(
+                f"history counts steps, and hadamard is a power of two; not {self.history} and "
+                f"{self.hadamard}."
+            )
+
+    def _check_blocks(self, form: BlockFormat) -> None:
+        rules = [rule.value for rule in ScaleRule]
+        if self.rule and self.rule not in rules:
+            raise RecipeError(unknown("scale rule", self.rule, rules))
+        if self.element and isinstance(format_called(self.element), BlockFormat):
+            raise RecipeError(f"{self.element} has blocks; elements are of a float or int format.")
+        if self.block is None:
+            return
+        if isinstance(form.block, str):
+            raise RecipeError(f"{self.format} has one scale a {form.block}, so it takes no block.")
+        if len(self.block) != 2 or min(self.block) < 1:
+            raise RecipeError(f"a block is (rows, columns), not {self.block}.")
 
     @property
     def form(self) -> Format:
@@ -90,6 +118,13 @@ class Operands:
     def __post_init__(self) -> None:
         if self.accumulator not in ACCUMULATORS:
             raise RecipeError(unknown("accumulator", self.accumulator, ACCUMULATORS))
+        for product, roles in PRODUCTS_OF.items():
+            one, other = (self.of(product, role).hadamard for role in roles)
+            if one != other:
+                raise RecipeError(
+                    f"in the {product.replace('_', ' ')}, {roles[0]} has hadamard = {one} and "
+                    f"{roles[1]} {other}; the transform cancels only if both have the same."
+                )
 
     @property
     def changes_nothing(self) -> bool:
@@ -157,13 +192,28 @@ class Stored:
     """Of the first moment (momentum) and the second; rounded to nearest after each step."""
     gradients: str = "fp32"
     """In which gradients of micro-batches are added up, rounded to nearest after each addition."""
-    update: Literal["nearest", "stochastic", "kahan"] = "nearest"
+    update: Update = "nearest"
     """How what the optimizer updates is rounded: the master if there is one, else the weights.
     "kahan" keeps the rest in a second tensor of the weights' format."""
+    keep: tuple[str, ...] = ()
+    """Patterns of parameters to which all this does not apply, by their full name or their
+    module's, such as "blocks.0.*": they, their states and gradients stay in fp32."""
+    keep_norms: bool = False
+    """Whether gains and biases of normalization layers are kept so, too. Gains near 1 are the first
+    weights that stall in 16 bits; Apex's O2 keeps those of batch normalization."""
 
     def __post_init__(self) -> None:
-        for name in (self.weights, self.master or "fp32", *self.moments, self.gradients):
+        if len(self.moments) != 2:
+            raise RecipeError(
+                f"moments are two formats, of the first and the second, not {self.moments}."
+            )
+        formats = (self.weights, self.master or "fp32", *self.moments, self.gradients)
+        for name in formats:
             _check_storable(name)
+        if self.update not in UPDATES:
+            raise RecipeError(unknown("update", str(self.update), UPDATES))
+        if (self.keep or self.keep_norms) and {*formats} == {"fp32"}:
+            raise RecipeError("keep and keep_norms change nothing where everything is fp32.")
         if self.master and self.update == "kahan":
             raise RecipeError("a master copy and Kahan sums do the same; choose one.")
         if self.update != "nearest" and (self.master or self.weights) == "fp32":

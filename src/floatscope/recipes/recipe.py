@@ -5,15 +5,20 @@ A recipe is data. It says nothing about the model or the device; `compute.py` ca
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from dataclasses import fields as dataclass_fields
-from typing import Any, Literal
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args
 
 from floatscope.errors import RecipeError, unknown
 from floatscope.recipes.formats_of import Kept, Operand, Operands, Stored
+from floatscope.recipes.scalings import LossScaling, Scaling
 
 ProductFormat = Literal["fp32", "bf16", "fp16"]
 BACKENDS = ("auto", "native", "emulated")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+"""What a recipe may be called: names of runs, and so of folders, begin with it."""
 
 
 def check_backend(requested: str) -> None:
@@ -27,32 +32,17 @@ def check_backend(requested: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LossScaling:
-    """Dynamic loss scaling (Micikevicius et al. 2018, section 3.2), with every constant visible.
-
-    The loss is multiplied by the scale before backward and the gradients are divided by it after.
-    """
-
-    initial: float = 65_536.0
-    """Scale of the first step."""
-    growth_factor: float = 2.0
-    """Multiplies the scale after `growth_interval` clean steps in a row."""
-    backoff_factor: float = 0.5
-    """Multiplies the scale after a step with an infinity or a NaN in its gradients."""
-    growth_interval: int = 200
-    """Clean steps in a row before the scale grows."""
-    floor: float = 2.0**-24
-    """A skipped step that leaves the scale below this ends the run: no scale helps. Torch's own
-    scaler goes on until 1/scale is infinite and then writes NaN into every weight."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """How one training step computes.
 
     What is multiplied, how it adds up, what is kept between steps, and how the loss is scaled. What
-    is not named is fp32.
+    is not named is fp32. Recipes are equal if they compute the same and have the same name.
+
+    Raises:
+        RecipeError: a name that no folder can have, or another format between products.
     """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     name: str
     products: ProductFormat
@@ -64,10 +54,32 @@ class Recipe:
     """Weights to which `operands` do not apply."""
     stored: Stored = field(default_factory=Stored)
     """How weights, optimizer states and accumulated gradients are kept between steps."""
-    loss_scaling: LossScaling | None = None
+    loss_scaling: Scaling | None = None
     """None multiplies the loss by nothing and applies every step, finite or not."""
-    summary: str
-    source: str
+    summary: str = field(default="", compare=False)
+    """In a line, for people."""
+    source: str = field(default="", compare=False)
+    """Where it is published."""
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.name, str) and NAME.fullmatch(self.name)):
+            raise RecipeError(
+                f"a recipe cannot be called {self.name!r}: letters, digits and . _ + - make a name."
+            )
+        if self.products not in get_args(ProductFormat):
+            raise RecipeError(unknown("format of products", str(self.products), PRODUCTS))
+
+    def __str__(self) -> str:
+        """The recipe as a table, role by role, 80 columns wide."""
+        from floatscope.recipes.show import shown
+
+        return shown(self)
+
+    def table(self) -> list[tuple[str, str, str]]:
+        """What is kept or done where, and in which format: (part, role, format), in words."""
+        from floatscope.recipes.show import rows
+
+        return rows(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields that determine the arithmetic, as plain JSON values.
@@ -75,29 +87,66 @@ class Recipe:
         Parts that are as they are by default are left out, so that the identity of a run does not
         change when a recipe could say more.
         """
-        fields: dict[str, Any] = {"name": self.name, "products": self.products}
-        scaling = None if self.loss_scaling is None else _said(self.loss_scaling, LossScaling())
-        fields["loss_scaling"] = scaling
+        said: dict[str, Any] = {"name": self.name, "products": self.products}
+        said["loss_scaling"] = None if self.loss_scaling is None else _said(self.loss_scaling)
         if self.operands is not None:
-            fields["operands"] = {
-                f.name: _plain(getattr(self.operands, f.name)) for f in dataclass_fields(Operands)
+            said["operands"] = {
+                f.name: _plain(getattr(self.operands, f.name)) for f in fields(Operands)
             }
-        for name, default in (("kept", Kept()), ("stored", Stored())):
-            part = getattr(self, name)
-            if part != default and (name != "kept" or self.operands is not None):
-                fields[name] = {k: _plain(v) for k, v in asdict(part).items()}
-        return fields
+        if self.kept != Kept() and self.operands is not None:
+            said["kept"] = _said(self.kept)
+        if self.stored != Stored():
+            said["stored"] = _said(self.stored)
+        return said
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> Recipe:
+        """The recipe that `to_dict` wrote, or that a TOML file describes.
+
+        Args:
+            values: fields, whose nested parts are mappings. "base" names a recipe of the catalogue
+                from which unnamed fields come, fp32 by default (see `plain.py`).
+
+        Raises:
+            RecipeError: an unknown key, format or base, with the nearest; a value of the wrong
+                type; a combination that makes no sense; or a name that the catalogue gives to
+                another recipe.
+        """
+        from floatscope.recipes.plain import recipe_from
+
+        return recipe_from(values)
+
+    @staticmethod
+    def from_toml(path: Path | str) -> Recipe:
+        """The recipe in a TOML file; it is called as the file, unless it says otherwise.
+
+        Raises:
+            RecipeError: no such file, no TOML, or see `from_dict`.
+        """
+        from floatscope.recipes.plain import recipe_in
+
+        return recipe_in(Path(path))
 
 
-_FIRST_FIELDS = ("initial", "growth_factor", "backoff_factor", "growth_interval", "floor")
+PRODUCTS: tuple[ProductFormat, ...] = get_args(ProductFormat)
+
+_FIRST: dict[type, tuple[str, ...]] = {
+    LossScaling: ("initial", "growth_factor", "backoff_factor", "growth_interval", "floor"),
+    Kept: ("names", "first", "last", "last_share", "head"),
+    Stored: ("weights", "master", "moments", "gradients", "update"),
+}
+"""Fields that every record has. Later ones are left out where they are as by default."""
 
 
-def _said(part: LossScaling, default: LossScaling) -> dict[str, Any]:
-    """The constants that every record has, and of the others those that are not as by default."""
+def _said(part: Any) -> dict[str, Any]:
+    first = _FIRST.get(type(part))
+    if first is None:
+        return asdict(part)
+    default = type(part)()
     return {
-        name: value
+        name: _plain(value)
         for name, value in asdict(part).items()
-        if name in _FIRST_FIELDS or value != getattr(default, name)
+        if name in first or value != getattr(default, name)
     }
 
 
@@ -105,6 +154,6 @@ def _plain(value: Any) -> Any:
     """An operand without what it leaves open; lists for tuples."""
     if isinstance(value, Operand):
         open_ = Operand(format=value.format)
-        said = {f.name: getattr(value, f.name) for f in dataclass_fields(Operand)}
+        said = {f.name: getattr(value, f.name) for f in fields(Operand)}
         return {k: _plain(v) for k, v in said.items() if k == "format" or v != getattr(open_, k)}
     return list(value) if isinstance(value, tuple) else value

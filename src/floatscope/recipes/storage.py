@@ -299,9 +299,10 @@ class Storage:
             for name, h in held.items()
             if h.is_native
         }
+        stored = asdict(self.stored).items()  # tuples as lists, which JSON gives back
         return {
             "version": VERSION,
-            "stored": {**asdict(self.stored), "moments": list(self.stored.moments)},
+            "stored": {k: list(v) if isinstance(v, tuple) else v for k, v in stored},
             "seed": self.seed,
             "rank": self.rank,
             "num_steps": self.num_steps,

@@ -195,6 +195,7 @@ class _UnderWay:
                 _check_repeats(found, bench.under(step, retries=False))
         self._floor = self._floor or found.gradients
         report = found.report
+        has_operands = report is not None and chosen.operands is not None
         self.arms.append(
             Arm(
                 recipe=chosen.name,
@@ -204,8 +205,8 @@ class _UnderWay:
                 loss_scale=found.loss_scale,
                 skipped=found.skipped,
                 is_fp32=_same(found.gradients, self._floor),
-                converted=None if report is None else report.converted.total(),
-                kept={} if report is None else report.kept,
+                converted=report.converted.total() if has_operands else None,
+                kept=report.kept if has_operands else {},
                 weights=weights,
                 whole=whole,
                 layers=layers,

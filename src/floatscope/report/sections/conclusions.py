@@ -39,12 +39,9 @@ def section(evidence: Evidence) -> Section:
 
 
 def _lessons(evidence: Evidence) -> Iterable[Lesson]:
-    probe = evidence.main_probe
-    state = probe.states[-1] if probe is not None else None
     memory = next(iter(evidence.memories), None)
     measure = f"floatscope memory measure {evidence.study.plan.name} --out "
     measure += f"{evidence.place}/memory"
-    run_probe = f"floatscope probe {evidence.place}"
     yield Lesson(
         claim=Say(
             "The model's states take 16 bytes a parameter, three quarters of them the optimizer's.",
@@ -61,6 +58,23 @@ def _lessons(evidence: Evidence) -> Iterable[Lesson]:
         measured=_moments(memory),
         command=measure,
     )
+    yield from _formats(evidence)
+    yield Lesson(
+        claim=Say(
+            "Activations follow from s, b, h and L and can far exceed the states.",
+            "激活由 s、b、h、L 决定，可以远大于模型状态。",
+        ),
+        arithmetic=None,
+        measured=_activations(evidence.memories),
+        command=measure,
+    )
+
+
+def _formats(evidence: Evidence) -> Iterable[Lesson]:
+    """What the probe says of fp16, of bf16, and of fewer bits."""
+    probe = evidence.main_probe
+    state = probe.states[-1] if probe is not None else None
+    run_probe = f"floatscope probe {evidence.place}"
     yield Lesson(
         claim=Say(
             "fp16 underflows; loss scaling moves the gradient back into range.",
@@ -86,15 +100,6 @@ def _lessons(evidence: Evidence) -> Iterable[Lesson]:
         arithmetic=None,
         measured=_blocks(state),
         command=run_probe,
-    )
-    yield Lesson(
-        claim=Say(
-            "Activations follow from s, b, h and L and can far exceed the states.",
-            "激活由 s、b、h、L 决定，可以远大于模型状态。",
-        ),
-        arithmetic=None,
-        measured=_activations(evidence.memories),
-        command=measure,
     )
 
 

@@ -1,0 +1,52 @@
+"""What `floatscope lecture` writes: figures as files of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from floatscope.files import disk_errors, write_atomically, write_text_atomically
+from floatscope.lab.lecture.figures import figure
+from floatscope.report.charts import CONFIG, SCHEMA, VEGA_LITE
+from floatscope.report.papers import PIXELS_PER_UNIT, standing_alone
+from floatscope.report.svg import compact
+
+
+def check_writable(folders: Sequence[Path]) -> None:
+    """Refuse folders that cannot be written, before minutes are spent.
+
+    Raises:
+        DiskError: one of them cannot.
+    """
+    for folder in folders:
+        trial = folder / ".floatscope-trial"
+        with disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            trial.touch()
+            trial.unlink()
+
+
+def draw(number: int, record: Any, folder: Path) -> Path:
+    """Write a demonstration's figure as SVG and PNG; returns the path of the SVG.
+
+    Raises:
+        DiskError: the folder cannot be written.
+    """
+    import vl_convert
+
+    spec = {
+        "$schema": SCHEMA, "config": CONFIG, "background": None, "padding": 4,
+        **figure(number, record),
+    }  # fmt: skip
+    svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
+    svg = standing_alone(str(compact(svg)))
+    png = vl_convert.svg_to_png(svg, scale=PIXELS_PER_UNIT)
+    path = folder / f"demo-{number}.svg"
+    write_text_atomically(path, svg)
+
+    def write(temporary: Path) -> None:
+        temporary.write_bytes(png)
+
+    write_atomically(path.with_suffix(".png"), write)
+    return path
