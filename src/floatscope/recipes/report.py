@@ -16,7 +16,8 @@ PassName = Literal["forward", "backward"]
 class Report:
     """What was converted, and what was left. It grows until backward is done.
 
-    A block that activation checkpointing recomputes is counted again, as forward.
+    A block that activation checkpointing recomputes is counted again, as forward, and as forward is
+    counted a gradient that is differentiated itself.
     """
 
     converted: Counter[tuple[str, ProductName]] = field(default_factory=Counter)

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from queue import Queue
 from typing import Any
@@ -86,7 +86,8 @@ class _Worker:
             env=worker_environment(threads=1),
             start_new_session=True,  # Ctrl-C reaches the caller alone, which ends its workers
         )
-        threading.Thread(target=self._listen, args=(answers,), daemon=True).start()
+        self.listener = threading.Thread(target=self._listen, args=(answers,), daemon=True)
+        self.listener.start()
 
     def _listen(self, answers: Queue[tuple[_Worker, dict[str, Any] | None]]) -> None:
         assert self.process.stdout is not None
@@ -102,6 +103,14 @@ class _Worker:
             line = json.dumps({"index": index, **asdict(request)})
             self.process.stdin.write(line.encode() + b"\n")
             self.process.stdin.flush()
+
+    def close(self) -> None:
+        """Close the pipes of a process that has ended."""
+        self.listener.join()
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            with suppress(OSError):
+                assert pipe is not None
+                pipe.close()
 
     def reason(self, answer: dict[str, Any] | None) -> str:
         """Why it stopped."""
@@ -127,3 +136,4 @@ def _workers(
             worker.process.kill()
         for worker in workers:
             worker.process.wait()
+            worker.close()
