@@ -194,8 +194,7 @@ class _UnderWay:
             if not self.arms and whole.error > UNSTEADY:
                 _check_repeats(found, bench.under(step, retries=False))
         self._floor = self._floor or found.gradients
-        report = found.report
-        has_operands = report is not None and chosen.operands is not None
+        report = found.report if chosen.operands is not None else None
         self.arms.append(
             Arm(
                 recipe=chosen.name,
@@ -205,8 +204,8 @@ class _UnderWay:
                 loss_scale=found.loss_scale,
                 skipped=found.skipped,
                 is_fp32=_same(found.gradients, self._floor),
-                converted=report.converted.total() if has_operands else None,
-                kept=report.kept if has_operands else {},
+                converted=None if report is None else report.converted.total(),
+                kept={} if report is None else report.kept,
                 weights=weights,
                 whole=whole,
                 layers=layers,
