@@ -310,7 +310,7 @@ def test_no_sideways_scroll(browser: Any, pages: dict[str, Path], name: str, wid
 def test_without_scripts_everything_reads(browser: Any, pages: dict[str, Path]) -> None:
     opened = Opened(browser, pages["static"], java_script_enabled=False)
     page = opened.page
-    assert page.locator("#loss-difference svg").is_visible()
+    assert page.locator("#loss-difference .picture svg").is_visible()
     assert page.locator("#verdict h2").inner_text().endswith("结论")
     opened.choose("language-en")
     assert page.locator("#verdict h2").inner_text().endswith("Verdict")
