@@ -15,6 +15,7 @@ from floatscope.cli.main import app
 from floatscope.errors import FloatscopeError, LedgerError, RecipeError, StudyError
 from floatscope.lab.memory import apart, neighbors, witnesses
 from floatscope.lab.memory.hugging_face import shrunk
+from floatscope.lab.memory.records import read_memory
 from floatscope.lab.memory.target import Spec, target_of
 from floatscope.lab.memory.witnesses import acceptance, measured_arm, traced_arm
 from floatscope.memory import Ledger, Stage, measure
@@ -204,6 +205,37 @@ def test_theory_of_a_preset() -> None:
         assert part in text
 
 
+def test_theory_of_weights_in_16_bits() -> None:
+    pure, master, kahan = data("theory", "quick", "--recipe", "bf16-pure,bf16-master,bf16-kahan")[
+        "arms"
+    ]
+    sizes = [sum(row["bytes"] for row in arm["states"]["rows"]) for arm in (pure, master, kahan)]
+    assert [size / 131_904 for size in sizes] == [8, 16, 16]
+    assert pure["closed_form"] == master["closed_form"]
+    assert pure["stages"]["build"]["live"] + 4 * 131_904 == master["stages"]["build"]["live"]
+    assert (kahan["closed_form"], kahan["stages"]) == (None, {})
+    text = shown("theory", "quick", "--recipe", "bf16-kahan")
+    assert "trace or measure this one" in " ".join(text.split())
+
+
+def test_trace_of_weights_in_16_bits_and_of_quantized_operands() -> None:
+    found = data("trace", "quick", "--recipe", "bf16-master,fp8-current", "--no-check",
+                 "--backend", "native")  # fmt: skip
+    master, quantized = found["arms"]
+    assert [arm["unexplained_bytes"] for arm in (master, quantized)] == [0, 0]
+    assert all(one["holds"] for arm in (master, quantized) for one in arm["acceptance"])
+    assert "14 B x 131,904" in master["acceptance"][1]["says"]
+    assert "the optimizer holds fp32 masters" in master["notes"][0]
+    assert [stage["engine"] for stage in master["stages"]] == [0] * 7
+    assert quantized["stages"][1]["engine"] > 0
+    (step,) = found["between"]
+    sizes = {term["term"]: term["bytes"] for term in step["peak"]}
+    assert sizes["master weights"] == -4 * 131_904
+    assert sizes["quantized operands"] > 0
+    with pytest.raises(LedgerError, match="kept by the laboratory's own step"):
+        run("trace", "quick", "--recipe", "bf16-kahan")
+
+
 def test_theory_of_other_models_and_optimizers(models: Path) -> None:
     (arm,) = data("theory", "mine.py:named", "--recipe", "fp32")["arms"]
     assert (arm["parameters"], arm["closed_form"], arm["stages"]) == (5, None, {})
@@ -333,6 +365,8 @@ def test_a_measurement_in_a_process_of_its_own(models: Path) -> None:
         assert total == arm["stages"][5]["live_by_meter"]
     terms = read_parquet(models / "out" / "terms.parquet")
     assert sum(terms["bytes"]) == arm["saved_bytes"]
+    assert [row["live"] for row in arm["allocator"]] == [0] * 7
+    assert read_memory(models / "out").arms[0].saved_bytes == arm["saved_bytes"]
 
 
 @pytest.mark.usefixtures("here")
@@ -353,8 +387,10 @@ def test_reconcile(models: Path) -> None:
     assert (between["from"], between["to"]) == ("fp32", "bf16-mixed")
     total = Ledger.from_dict(between["terms"]).total
     assert total == Ledger.from_dict(second["terms"]).total
+    peaks = Ledger.from_dict(between["peak_terms"])
+    assert [row.term for row in peaks][:2] == ["fp32: peak", "saved for backward"]
     text = shown("reconcile", "study.toml", "--backend", "native")
-    for part in ("SwiGLU", "one cast a consumer", "from fp32 to bf16-mixed", "░"):
+    for part in ("SwiGLU", "one cast a consumer", "from fp32 to bf16-mixed", "░", "highest peak"):
         assert part in text
     text = shown("reconcile", "mine.py:reads")
     assert "no trace: the workload reads the value of a tensor" in " ".join(text.split())
@@ -364,7 +400,7 @@ def test_reconcile(models: Path) -> None:
 def test_an_unexplained_byte_is_exit_status_3(
     models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fewer(numbers: GPTNumbers, recipe: str, measured: Ledger) -> Ledger:
+    def fewer(numbers: GPTNumbers, recipe: str, measured: Ledger, backend: str) -> Ledger:
         stray = "unexplained"
         return Ledger.from_dict({"unit": "bytes", "rows": [
             {"term": "stray", "category": stray, "bytes": 7}]})  # fmt: skip

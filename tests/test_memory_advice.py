@@ -170,35 +170,99 @@ def test_a_caller_that_keeps_logits_pays_until_their_last_use_is_known() -> None
     assert replayed["drop logits early"].peak == without
 
 
-def test_a_chunked_loss_and_a_fused_optimizer() -> None:
-    workload, numbers = tiny_gpt("fp32", "fused")
-    measured = measure(workload)
+class Consumers(nn.Module):
+    """Three layers read one norm's output; `shares` casts it once instead of three times."""
+
+    def __init__(self, *, shares: bool) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(64)
+        self.layers = nn.ModuleList(nn.Linear(64, 8, bias=False) for _ in range(3))
+        self.head, self.shares = nn.Linear(8, 512, bias=False), shares
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(x)
+        y = y.bfloat16() if self.shares else y
+        return self.head(self.layers[0](y) * self.layers[1](y) + self.layers[2](y))
+
+
+def test_shared_casts_are_what_a_model_that_casts_once_measures() -> None:
+    def job(shares: bool) -> Workload:
+        return Workload(
+            model=lambda: Consumers(shares=shares),
+            batch=lambda: (torch.ones(256, 64), torch.ones(256, 512)),
+            loss_of=mse,
+            recipe="bf16-mixed",
+            backend="native",
+        )
+
+    plain = measure(job(shares=False))
+    (found,) = duplicate_casts(plain)
+    assert found.bytes == 2 * 256 * 64 * 2
+    assert found.consumers == ("layers.0", "layers.1", "layers.2")
+    real = measure(job(shares=True))
+    assert duplicate_casts(real) == []
+    assert plain.saved.total - real.saved.total == found.bytes
+    shared = changes(plain)["share casts"]
+    assert shared.difference < 0
+    assert shared.peak == real.peak.peak.total
+
+
+def test_a_chunked_loss_is_about_what_real_chunks_measure() -> None:
+    config = GPTConfig(vocab_size=512, context=32, num_layers=1, width=32, num_heads=2, ff_width=48)
+    plain = gpt("fp32", config, 16)[0]
+
+    def chunked(model: Any, batch: Any) -> Tensor:
+        def part(x: Tensor, targets: Tensor) -> Tensor:
+            logits = F.linear(x, model.embedding.weight)
+            return F.cross_entropy(logits, targets, reduction="sum")
+
+        x = model.embedding(batch.inputs_BT)
+        for block in model.blocks:
+            x = block(x)
+        pieces = (t.chunk(8) for t in (model.norm(x).flatten(0, 1), batch.targets_BT.flatten()))
+        losses = [
+            checkpoint(part, *piece, use_reentrant=False) for piece in zip(*pieces, strict=True)
+        ]
+        return torch.stack(losses).sum() / batch.targets_BT.numel()  # type: ignore[arg-type]
+
+    real = measure(Workload(model=plain.model, batch=plain.batch, loss_of=chunked))
+    replayed = changes(measure(plain))
+    assert replayed["as it is"].peak > 1.5 * real.peak.peak.total
+    assert replayed["chunk the loss by 8"].peak == pytest.approx(real.peak.peak.total, rel=0.1)
+    logits = 4 * 16 * 32 * 512
+    assert -3 * logits <= replayed["chunk the loss by 8"].difference < 0
+
+
+class Wide(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(400, 400, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)
+
+
+def test_a_fused_optimizer_is_what_torchs_own_measures() -> None:
+    def job(fused: bool) -> Workload:
+        return Workload(
+            model=Wide,
+            batch=lambda: torch.ones(1, 400),
+            loss_of=lambda model, x: model(x).square().mean(),
+            optimizer=lambda model: torch.optim.AdamW(
+                model.parameters(), foreach=False if not fused else None, fused=fused
+            ),
+        )
+
+    measured = measure(job(fused=False))
     replayed = changes(measured)
     assert replayed["as it is"].peak == measured.peak.peak.total
     assert replayed["as it is"].difference == 0
-    logits = 4 * numbers.tokens * numbers.vocab_size
-    chunked = replayed["chunk the loss by 8"]
-    assert -3 * logits <= chunked.difference < 0
-    assert replayed["fuse the optimizer"].difference == 0  # the loss is the peak
-
-    class Wide(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(400, 400, bias=False)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.layer(x)
-
-    wide = Workload(model=Wide, batch=lambda: torch.ones(1, 400),
-                    loss_of=lambda model, x: model(x).square().mean())  # fmt: skip
-    measured = measure(wide)
-    replayed = changes(measured)
     assert replayed["as it is"].stage is Stage.OPTIMIZER
     fused = replayed["fuse the optimizer"]  # the peak moves
-    assert (fused.stage, fused.peak) == (
-        Stage.BACKWARD_2,
-        measured[Stage.BACKWARD_2].peak.total,
-    )
+    real = measure(job(fused=True))
+    assert (fused.stage, fused.peak) == (real.peak.stage, real.peak.peak.total)
+    assert fused.stage is Stage.BACKWARD_2
+    assert "fuse the optimizer" in changes(measure(tiny_gpt("fp32", "fused")[0]))
 
 
 def test_a_record_has_nothing_to_replay() -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -183,6 +184,57 @@ class Keeps(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         return grads[0] * ctx.kept
+
+
+class InNumpy(torch.autograd.Function):
+    """A kernel that Torch does not see: it reads memory and hands out memory of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = torch.from_numpy(np.exp(x.detach().numpy()))
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0] * ctx.saved_tensors[0]
+
+
+@torch.library.custom_op("floatscope_tests::twice", mutates_args=())
+def twice(x: Tensor) -> Tensor:
+    return x * 2
+
+
+twice.register_autograd(lambda ctx, gradient: gradient * 2)
+
+
+class Ends(nn.Module):
+    """A layer, and what a user does with its output."""
+
+    def __init__(self, end: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.layer, self.end = nn.Linear(8, 3), end
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.end(self.layer(x))
+
+
+@pytest.mark.parametrize(
+    ("end", "saved", "reason"),
+    [
+        (InNumpy.apply, ("", "custom function"), "looks into the memory of a tensor"),
+        (twice, ("(loss)", "mse_loss"), "calls an operation of its own that fake tensors do not"),
+    ],
+)
+def test_kernels_of_ones_own_are_measured_and_the_trace_says_why_it_cannot(
+    end: Callable[[Tensor], Any], saved: tuple[str, str], reason: str
+) -> None:
+    job = workload(lambda: Ends(end))
+    measured = measure(job)
+    assert saved_by(measured)[saved] >= 48
+    assert all(stage.live.unexplained == 0 for stage in measured.stages)
+    with pytest.raises(LedgerError, match=rf"the workload {reason}.*stage forward.*Measure it"):
+        trace(job)
 
 
 def test_what_a_custom_function_keeps_outside_autograd_is_unexplained_and_says_where() -> None:

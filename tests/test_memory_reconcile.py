@@ -39,10 +39,22 @@ TABLE = {
         "last norm and head": "20.03", "log-softmax": "64.00",
         "casts of weights and tables": "7.16", "ids and targets": "0.13",
     },
+    ("bf16-pure", "materialized"): {
+        "formula": "592.00", "no dropout": "-208.00", "SwiGLU": "44.00",
+        "norms keep more": "64.25", "residual stream in fp32": "32.00",
+        "last norm and head": "20.03", "log-softmax": "32.00", "ids and targets": "0.13",
+    },
+    ("bf16-master", "fused"): {
+        "formula without scores": "272.00", "no dropout": "-16.00", "SwiGLU": "44.00",
+        "norms keep more": "64.25", "residual stream in fp32": "32.00", "attention": "16.00",
+        "log-sum-exp": "1.00", "last norm and head": "20.03", "log-softmax": "32.00",
+        "ids and targets": "0.13",
+    },
 }  # fmt: skip
 TOTALS = {
     ("fp32", "materialized"): "1008.41", ("bf16-mixed", "materialized"): "663.56",
     ("fp32", "fused"): "785.41", ("bf16-mixed", "fused"): "552.56",
+    ("bf16-pure", "materialized"): "576.41", ("bf16-master", "fused"): "465.41",
 }  # fmt: skip
 
 
@@ -70,19 +82,20 @@ def test_the_terms_of_the_laboratorys_model(case: tuple[str, str]) -> None:
         batch_size=st.integers(1, 4),
         attention=st.sampled_from(["fused", "materialized"]),
     ),
-    st.sampled_from(["fp32", "bf16-mixed", "fp16-mixed"]),
+    st.sampled_from(["fp32", "bf16-mixed", "fp16-mixed", "bf16-pure", "fp16-O2", "fp8-current"]),
 )
 def test_nothing_is_left_between_formula_and_closed_form(numbers: GPTNumbers, recipe: str) -> None:
     terms = reconcile(numbers, recipe)
     assert terms.total == saved(numbers, recipe).total
     assert terms.rows[0].bytes == formula_for(numbers, recipe).total
-    steps = between(numbers, "fp32", recipe)
+    steps = between(saved(numbers, "fp32"), saved(numbers, recipe), "fp32")
     assert steps.total == saved(numbers, recipe).total
 
 
 def test_from_fp32_to_bf16() -> None:
     numbers = GPTNumbers(attention="materialized")
-    steps = {row.term: mib(row.bytes) for row in between(numbers, "fp32", "bf16-mixed")}
+    terms = between(saved(numbers, "fp32"), saved(numbers, "bf16-mixed"), "fp32")
+    steps = {row.term: mib(row.bytes) for row in terms}
     assert steps == {
         "fp32": "1008.41", "SwiGLU": "-172.00", "one cast a consumer": "16.00",
         "attention": "-192.00", "last norm and head": "-4.00",
@@ -90,6 +103,18 @@ def test_from_fp32_to_bf16() -> None:
     }  # fmt: skip
     assert "residual stream in fp32" not in steps
     assert "log-softmax" not in steps
+    assert "in the format between products" in terms.where(term="SwiGLU").rows[0].reason
+
+
+def test_from_bf16_to_a_model_of_16_bits() -> None:
+    numbers = GPTNumbers(attention="materialized")
+    mixed, pure = saved(numbers, "bf16-mixed"), saved(numbers, "bf16-pure")
+    steps = {row.term: mib(row.bytes) for row in between(mixed, pure, "bf16-mixed")}
+    assert steps == {
+        "bf16-mixed": "663.56", "one cast a consumer": "-48.00", "log-softmax": "-32.00",
+        "casts of weights and tables": "-7.16",
+    }  # fmt: skip
+    assert between(pure, saved(numbers, "bf16-master"), "bf16-pure").total == pure.total
 
 
 def test_a_measurement_beyond_the_closed_form_is_unexplained() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -11,9 +10,8 @@ from rich.text import Text
 
 from floatscope.cli.memory_show import closing
 from floatscope.cli.memory_tables import bullets, cut, differences, table, terms_table, titled
-from floatscope.lab.memory.witnesses import acceptance
+from floatscope.lab.memory.witnesses import acceptance, steps_between
 from floatscope.memory.ledger import Ledger
-from floatscope.memory.reconcile import between
 from floatscope.memory.units import mib
 
 if TYPE_CHECKING:
@@ -38,23 +36,15 @@ def reconciled(target: Target, arms: Sequence[Arm]) -> dict[str, Any]:
             for arm in arms
         ],
         "between": [
-            {"from": one.recipe, "to": other.recipe, "terms": _ledger(_between(target, one, other))}
-            for one, other in pairwise(arms)
+            {"from": step.before, "to": step.after, "terms": step.saved.to_dict(),
+             "peak_terms": step.peaks.to_dict()}
+            for step in steps_between(target, arms)
         ],
-    }
+    }  # fmt: skip
 
 
 def _ledger(ledger: Ledger | None) -> dict[str, Any] | None:
     return ledger.to_dict() if ledger is not None else None
-
-
-def _between(target: Target, one: Arm, other: Arm) -> Ledger | None:
-    """By terms where there is a closed form; else by category of what was measured."""
-    if target.numbers is not None and one.terms is not None and other.terms is not None:
-        return between(target.numbers, one.recipe, other.recipe)
-    if one.best is None or other.best is None:
-        return None
-    return (other.best.saved - one.best.saved).project()
 
 
 def _traced_differently(arm: Arm) -> Ledger | None:
@@ -70,13 +60,15 @@ def reconciled_table(target: Target, arms: Sequence[Arm], seen: Sequence[Neighbo
     parts: list[RenderableType] = []
     for arm in arms:
         parts += _arm(target, arm)
-    for one, other in pairwise(arms):
-        terms = _between(target, one, other)
-        if terms is not None and target.numbers is not None:
-            title = f"Saved, from {one.recipe} to {other.recipe}, MiB:"
-            parts += [terms_table(terms, title), Text("")]
-        elif terms is not None:
-            parts += [_categories(terms, f"Saved, {other.recipe} minus {one.recipe}"), Text("")]
+    for step in steps_between(target, arms):
+        if any(row.term for row in step.saved):
+            title = f"Saved, from {step.before} to {step.after}, MiB:"
+            parts += [terms_table(step.saved, title), Text("")]
+        else:
+            parts.append(_categories(step.saved, f"Saved, {step.after} minus {step.before}"))
+            parts.append(Text(""))
+        title = f"The highest peak, from {step.before} to {step.after}, MiB:"
+        parts += [terms_table(step.peaks, title), Text("")]
     lines = list(closing(target, arms))
     if any(not one.alone for one in seen):
         lines.append("Others used the machine meanwhile. Bytes do not depend on it.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -18,13 +19,16 @@ from floatscope.cli.memory_tables import (
     differences,
 )
 from floatscope.lab.memory.optimizers import OPTIMIZERS, keeps_fp32
+from floatscope.lab.memory.record import rounding
 from floatscope.lab.memory.witnesses import acceptance
+from floatscope.memory.between import is_engines
 from floatscope.memory.units import mib
 
 if TYPE_CHECKING:
     from floatscope.lab.memory.neighbors import Neighbors
     from floatscope.lab.memory.target import Target
     from floatscope.lab.memory.witnesses import Arm
+    from floatscope.memory.measurement import Measurement
 
 
 def shown(
@@ -40,10 +44,14 @@ def shown(
         assert arm.best is not None
         title = f"{target.spec.model}, {arm.recipe} ({arm.best.backend}), MiB"
         parts += [arm_table(arm, title), Text("")]
+        rounded = [asdict(figure) for figure in rounding(arm)]
         if arm.device:
-            parts += [device_table(arm.device), Text("")]
+            parts += [device_table([*arm.device, *rounded]), Text("")]
         parts += advice_parts(advice.get(arm.recipe))
         lines = [*differences(arm), *(f"{a.what}: {a.says}." for a in acceptance(arm, target))]
+        lines += _engine(arm.best)
+        if rounded and not arm.device:
+            lines.append(f"The allocator's rounding: 0 bytes. {rounded[0]['meaning']}.")
         if arm.peak_rss_bytes:
             lines.append(
                 f"Resident set of the measuring process: {mib(arm.peak_rss_bytes)} MiB at most, "
@@ -53,6 +61,18 @@ def shown(
             lines.append(_company(seen[index]))
         parts += [bullets(lines), Text("")]
     return Group(*parts, bullets([*said, *target.notes, *closing(target, arms)]))
+
+
+def _engine(best: Measurement) -> Iterator[str]:
+    """What the engine of recipes holds for itself, if anything."""
+    most = max(best.stages, key=lambda stage: stage.engine)
+    if most.engine:
+        at_peak = sum(row.bytes for row in best.peak.peak if is_engines(row))
+        yield (
+            "The engine's own tensors, fp32 copies of emulation and quantized operands: at most "
+            f"{mib(most.engine)} MiB at one moment, in the {most.stage}; at the highest peak "
+            f"{mib(at_peak)} MiB."
+        )
 
 
 def closing(target: Target, arms: Sequence[Arm]) -> Iterator[str]:

@@ -9,10 +9,10 @@ from rich.text import Text
 
 from floatscope.cli.memory_tables import SIXTEEN, bullets, cut, paragraph, table, titled, waterfall
 from floatscope.errors import LedgerError
-from floatscope.lab.memory.optimizers import COVERED, keeps_fp32, policy_of
+from floatscope.lab.memory.optimizers import keeps_fp32, policy_of
 from floatscope.lab.memory.target import Target
-from floatscope.lab.memory.witnesses import STATES, formula_of, has_closed_form, trace_of
-from floatscope.memory import closed_form
+from floatscope.lab.memory.witnesses import STATES, formula_of, saved_by_formula, trace_of
+from floatscope.memory.closed_form import SIZES
 from floatscope.memory.formula import RECOMPUTE, activations, around_the_blocks
 from floatscope.memory.ledger import Category, Ledger, Row, Stage
 from floatscope.memory.states import policy as policy_called
@@ -36,9 +36,7 @@ def theory_of(target: Target, recipe: str) -> dict[str, Any]:
         note = f"Bookkeeping: {held.source}{f'; {held.note}' if held.note else ''}."
     else:
         kept, note = _traced_states(target, recipe)
-    saved = None
-    if target.numbers is not None and has_closed_form(target, recipe):
-        saved = closed_form.saved(target.numbers, recipe)
+    saved = saved_by_formula(target, recipe)
     return {
         "recipe": recipe,
         "parameters": sum(sizes),
@@ -77,7 +75,7 @@ def _standard(target: Target, recipe: str) -> dict[str, int] | None:
     """The standard block's activations by kind of recomputation, 16-bit; doubled in fp32."""
     if target.standard is None:
         return None
-    each = closed_form.SIZES.get(recipe_called(recipe).products, 4)
+    each = SIZES.get(recipe_called(recipe).products, 4)
     found = {kind: activations(target.standard, None, kind, element_bytes=each).total
              for kind in RECOMPUTE}  # type: ignore[arg-type]  # fmt: skip
     return {**found, "around the blocks, 16-bit": around_the_blocks(target.standard).total}
@@ -135,8 +133,8 @@ def _arm(target: Target, arm: dict[str, Any]) -> list[RenderableType]:
     if not arm["stages"] and target.numbers is not None:
         parts.append(
             paragraph(
-                "A closed form covers "
-                f"{', '.join(COVERED)} and stages with adamw; trace or measure others."
+                "The stages' closed form covers adamw, and recipes whose products multiply what "
+                "is there and whose weights plain Torch can keep; trace or measure this one."
             )
         )
     return parts

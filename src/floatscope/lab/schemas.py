@@ -9,6 +9,7 @@ from typing import Any
 
 from floatscope.lab.compare import records as compare_records
 from floatscope.lab.decision import records as decision_records
+from floatscope.lab.memory import records as memory_records
 from floatscope.lab.probe import records as probe_records
 from floatscope.lab.run import records
 from floatscope.lab.study import folder
@@ -26,7 +27,7 @@ _JSON_TYPES = {
 
 
 def schemas() -> dict[str, dict[str, Any]]:
-    """Schemas by file name: manifests, plans, journals, probes, what `study show` prints."""
+    """Schemas by file name: manifests, plans, journals, probes, memory, what commands print."""
     from pydantic import TypeAdapter
 
     tables = {**records.COLUMNS, **records.WATCHED}
@@ -39,6 +40,9 @@ def schemas() -> dict[str, dict[str, Any]]:
             compare_records.Comparison
         ).json_schema(),
         f"probe-{probe_records.SCHEMA_VERSION}": TypeAdapter(probe_records.ProbeFile).json_schema(),
+        f"memory-{memory_records.SCHEMA_VERSION}": TypeAdapter(
+            memory_records.MemoryFile
+        ).json_schema(),
         f"decision-{decision_records.SCHEMA_VERSION}": TypeAdapter(
             decision_records.Decision
         ).json_schema(),

@@ -7,7 +7,9 @@ but they are there anyway and have rows of their own.
 
 Symbols in the reasons: B = batch, T = tokens in a sequence, D = width, N = heads, H = D / N,
 F = width of the feed-forward, V = vocabulary. Rules of Torch 2.13 on a CPU: `rms_norm` is composed
-of elementary operations in fp32, autocast runs softmax in 16 bits and the loss in fp32.
+of elementary operations in fp32, autocast runs softmax in 16 bits and the loss in fp32. Where the
+model itself is of 16 bits, nothing is cast and the loss has 16 bits too. Operands of their own
+(fp8, MX, tf32) are made below autograd and never saved.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
 
 from floatscope.errors import LedgerError, unknown
+from floatscope.memory.kept import Formats, formats_of, way_of
 from floatscope.memory.ledger import Category, Ledger, Lifetime, Row, Stage
 from floatscope.recipes import recipe as recipe_called
 
@@ -83,31 +86,48 @@ class _Saved(NamedTuple):
     copies: int = 1
 
 
-def saved(numbers: GPTNumbers, recipe: str) -> Ledger:
+def covered(recipe: str, backend: str = "native") -> Formats:
+    """The dtypes of a recipe whose saved tensors have a closed form.
+
+    Raises:
+        RecipeError: no such recipe.
+        LedgerError: weights in storage of their own dtype, which autocast treats in a way of its
+            own.
+    """
+    known = recipe_called(recipe)
+    if way_of(known, backend) == "storage" and backend == "native":
+        raise LedgerError(f"{recipe} has no closed form; measure it.")
+    return formats_of(known, backend)
+
+
+def saved(numbers: GPTNumbers, recipe: str, backend: str = "native") -> Ledger:
     """What autograd keeps between forward and backward, in bytes.
 
     Args:
         numbers: shape of model and batch.
-        recipe: name of a recipe whose parameters are fp32.
+        recipe: name of a recipe.
+        backend: "native" or "emulated", which decides how 16-bit weights are kept; products are
+            saved alike.
 
     Raises:
         RecipeError: no such recipe.
-        LedgerError: fused attention with heads of width 2, which Torch does not fuse: RoPE's halves
-            of width 1 come out in an order of elements that the kernel does not take.
+        LedgerError: a recipe without a closed form; or fused attention with heads of width 2, which
+            Torch does not fuse: RoPE's halves of width 1 come out in an order of elements that the
+            kernel does not take.
     """
-    narrow = recipe_called(recipe).products
+    formats = covered(recipe, backend)
     if numbers.attention == "fused" and numbers.width == 2 * numbers.num_heads:
         raise LedgerError("fused attention with heads of width 2 has no closed form; trace it.")
     rows = list(_inputs(numbers))
     for layer in range(numbers.num_layers):
         block = f"blocks.{layer}"
         rows += _norm(numbers, f"{block}.attention_norm")
-        rows += _attention(numbers, narrow, f"{block}.attention")
+        rows += _attention(numbers, formats, f"{block}.attention")
         rows += _norm(numbers, f"{block}.ff_norm")
-        rows += _feed_forward(numbers, narrow, f"{block}.ff")
+        rows += _feed_forward(numbers, formats, f"{block}.ff")
     rows += _norm(numbers, "norm")
-    rows += _product_input(numbers, narrow, "", numbers.vocab_size)
-    rows += _loss(numbers)
+    rows += _product_input(numbers, formats, "", numbers.vocab_size)
+    rows += _loss(numbers, formats)
     return Ledger(
         Row(
             term=row.term,
@@ -135,19 +155,20 @@ def _inputs(n: GPTNumbers) -> Iterator[_Saved]:
 def _norm(n: GPTNumbers, module: str) -> Iterator[_Saved]:
     stream = n.tokens * n.width
     for term, elements, reason in (
-        ("norm input", stream, "B T D of the residual stream, which is fp32 under every recipe"),
+        ("norm input", stream, "B T D of the residual stream, in fp32 or widened to it"),
         ("1 / rms", n.tokens, "B T, the result of rsqrt"),
         ("normalized", stream, "B T D; the gain's gradient needs it (not kept by fused kernels)"),
     ):
         yield _Saved(term, module, "rms_norm", "fp32", elements, reason)
 
 
-def _product_input(n: GPTNumbers, narrow: str, module: str, outputs: int) -> Iterator[_Saved]:
-    """What a linear layer on a norm's output saves: itself in fp32, else copies in 16 bits."""
-    stream = n.tokens * n.width
-    if narrow == "fp32":
+def _product_input(n: GPTNumbers, f: Formats, module: str, outputs: int) -> Iterator[_Saved]:
+    """What a linear layer on a norm's output saves: the output itself, or a cast copy of it."""
+    stream, narrow = n.tokens * n.width, f.products
+    if not f.casts:
+        kind = Category.ACTIVATIONS if narrow == "fp32" else Category.CASTS
         shared = "B T D; all layers that read it save the same tensor"
-        yield _Saved("norm output", module, "linear", narrow, stream, shared)
+        yield _Saved("norm output", module, "linear", narrow, stream, shared, kind)
         return
     yield _cast_weight(module, narrow, n.width * outputs)
     yield _Saved(
@@ -162,24 +183,21 @@ def _cast_weight(module: str, narrow: str, elements: int) -> _Saved:
     return _Saved("cast of weight", module, "linear", narrow, elements, reason, Category.CASTS)
 
 
-def _attention(n: GPTNumbers, narrow: str, module: str) -> Iterator[_Saved]:
-    stream = n.tokens * n.width
-    for layer in ("q", "k", "v") if narrow != "fp32" else ("q",):
-        yield from _product_input(n, narrow, f"{module}.{layer}", n.width)
-    if narrow != "fp32":
+def _attention(n: GPTNumbers, f: Formats, module: str) -> Iterator[_Saved]:
+    stream, narrow = n.tokens * n.width, f.products
+    for layer in ("q", "k", "v") if f.casts else ("q",):
+        yield from _product_input(n, f, f"{module}.{layer}", n.width)
+    if f.casts:
         yield _Saved(
             "cast of RoPE table", module, "mul", narrow, n.context * n.width // n.num_heads // 2,
             "T H/2, cosines and sines, once for q and once for k", Category.CASTS, 4,
         )  # fmt: skip
-    if n.attention == "fused":
-        yield from _fused(n, narrow, module)
-    else:
-        yield from _materialized(n, narrow, module)
+    yield from (_fused if n.attention == "fused" else _materialized)(n, narrow, module)
     # A single head or token needs no reordering, so fused attention's output is not copied.
     if n.attention == "materialized" or (n.num_heads > 1 and n.context > 1):
         reason = "B T D, the heads' outputs side by side, copied out of their transposed order"
         yield _Saved("attention output", f"{module}.o", "linear", narrow, stream, reason)
-    if narrow != "fp32":
+    if f.casts:
         yield _cast_weight(f"{module}.o", narrow, n.width * n.width)
 
 
@@ -202,156 +220,22 @@ def _materialized(n: GPTNumbers, narrow: str, module: str) -> Iterator[_Saved]:
     yield _Saved("v", module, "matmul", narrow, stream, "B N T H, copied to its transposed order")
 
 
-def _feed_forward(n: GPTNumbers, narrow: str, module: str) -> Iterator[_Saved]:
-    inner = n.tokens * n.ff_width
-    for layer in ("gate", "up") if narrow != "fp32" else ("gate",):
-        yield from _product_input(n, narrow, f"{module}.{layer}", n.ff_width)
+def _feed_forward(n: GPTNumbers, f: Formats, module: str) -> Iterator[_Saved]:
+    inner, narrow = n.tokens * n.ff_width, f.products
+    for layer in ("gate", "up") if f.casts else ("gate",):
+        yield from _product_input(n, f, f"{module}.{layer}", n.ff_width)
     yield _Saved("gate", module, "silu", narrow, inner, "B T F; silu's gradient needs its input")
     yield _Saved("silu(gate)", module, "mul", narrow, inner, "B T F, one factor")
     yield _Saved("up", module, "mul", narrow, inner, "B T F, the other factor")
     yield _Saved("gated", f"{module}.down", "linear", narrow, inner, "B T F, input of down")
-    if narrow != "fp32":
+    if f.casts:
         yield _cast_weight(f"{module}.down", narrow, n.width * n.ff_width)
 
 
-def _loss(n: GPTNumbers) -> Iterator[_Saved]:
+def _loss(n: GPTNumbers, f: Formats) -> Iterator[_Saved]:
     loss, call = Category.LOSS, "cross_entropy"
-    reason = "B T V, fp32 under every recipe: autocast runs the loss in fp32"
-    yield _Saved("log-softmax", OUTSIDE, call, "fp32", n.tokens * n.vocab_size, reason, loss)
+    reason = "B T V; autocast runs the loss in fp32, a model of 16 bits in its own dtype"
+    yield _Saved("log-softmax", OUTSIDE, call, f.loss, n.tokens * n.vocab_size, reason, loss)
     reason = "B T targets of 8 bytes"
     yield _Saved("targets", OUTSIDE, call, "int64", n.tokens, reason, Category.INPUT)
-    yield _Saved("total weight", OUTSIDE, call, "fp32", 1, "what the mean divides by", loss)
-
-
-def parameters(numbers: GPTNumbers) -> dict[str, int]:
-    """Elements of each parameter tensor, by its name in the model."""
-    d, f = numbers.width, numbers.ff_width
-    sizes = {"embedding.weight": numbers.vocab_size * d}
-    for layer in range(numbers.num_layers):
-        block = f"blocks.{layer}"
-        sizes[f"{block}.attention_norm.weight"] = d
-        sizes |= {f"{block}.attention.{name}.weight": d * d for name in "qkvo"}
-        sizes[f"{block}.ff_norm.weight"] = d
-        sizes |= {f"{block}.ff.{name}.weight": d * f for name in ("gate", "up", "down")}
-    return sizes | {"norm.weight": d}
-
-
-_STATES = (
-    ("weight", Category.PARAMETERS, Lifetime.RUN, Stage.BUILD),
-    ("weight", Category.GRADIENTS, Lifetime.GRADIENT, Stage.BACKWARD),
-    ("weight: exp_avg", Category.FIRST_MOMENT, Lifetime.RUN, Stage.OPTIMIZER),
-    ("weight: exp_avg_sq", Category.SECOND_MOMENT, Lifetime.RUN, Stage.OPTIMIZER),
-    ("weight: step", Category.OPTIMIZER, Lifetime.RUN, Stage.OPTIMIZER),
-)
-
-
-def states(numbers: GPTNumbers) -> Ledger:
-    """Weights, gradients, AdamW's moments and its step counters, all fp32, tensor by tensor.
-
-    16 bytes a parameter and 4 a tensor, under every recipe that keeps parameters in fp32.
-    """
-    return Ledger(
-        Row(term=term, category=category, bytes=4 * (1 if term.endswith("step") else size),
-            module=name.removesuffix(".weight"), dtype="fp32", lifetime=lifetime, stage=stage,
-            count=1)
-        for term, category, lifetime, stage in _STATES
-        for name, size in parameters(numbers).items()
-    )  # fmt: skip
-
-
-def buffers(numbers: GPTNumbers) -> Ledger:
-    """Each layer's own RoPE tables (2 T H/2, fp32) and mask of the future (T T, bool), in bytes."""
-    t, half = numbers.context, numbers.width // numbers.num_heads // 2
-    tables = (("cos_TH", "fp32", t * half), ("sin_TH", "fp32", t * half))
-    return Ledger(
-        Row(term=term, category=Category.BUFFERS, bytes=SIZES[dtype] * elements,
-            module=f"blocks.{layer}.attention", dtype=dtype, count=1, reason="one a layer")
-        for layer in range(numbers.num_layers)
-        for term, dtype, elements in (*tables, ("future_TT", "bool", t * t))
-    )  # fmt: skip
-
-
-def batch(numbers: GPTNumbers) -> Ledger:
-    """Ids and targets, 8 bytes a token each."""
-    row = Row(term="batch", category=Category.INPUT, bytes=8 * numbers.tokens, dtype="int64",
-              count=1, reason="B T ids, B T targets")  # fmt: skip
-    return Ledger([row, row])
-
-
-def live(numbers: GPTNumbers, recipe: str, stage: Stage) -> Ledger:
-    """What is allocated when a stage has ended, in bytes, with AdamW as the optimizer.
-
-    Between forward and backward the loss itself, 4 bytes, is alive too; under loss scaling, the
-    scale and its counter from the first backward on.
-
-    Raises:
-        RecipeError: no such recipe.
-    """
-    stage = Stage(stage)
-    after = list(Stage)[: list(Stage).index(stage) + 1]
-    held = states(numbers).where(stage=Stage.BUILD) + buffers(numbers) + batch(numbers)
-    if stage in (Stage.BACKWARD, Stage.OPTIMIZER, Stage.BACKWARD_2):
-        held += states(numbers).where(category=Category.GRADIENTS)
-    if Stage.OPTIMIZER in after:
-        held += states(numbers).where(stage=Stage.OPTIMIZER)
-    if Stage.BACKWARD in after and recipe_called(recipe).loss_scaling:
-        held += Ledger([_scaling("loss scale", "fp32"), _scaling("loss scale", "int32")])
-    if stage in (Stage.FORWARD, Stage.FORWARD_2):
-        kept = saved(numbers, recipe)
-        held += kept - kept.where(category=Category.INPUT)
-        held += Ledger([_loss_row("loss", "fp32", 1, Stage.FORWARD, Lifetime.SAVED)])
-    return held
-
-
-def peak(numbers: GPTNumbers, recipe: str, stage: Stage) -> Ledger:
-    """The most that is allocated during a stage, in bytes, where the loss is the peak of a step.
-
-    It is wherever B T V outweighs what the rest of backward holds at once; `trace` says exactly.
-    In forward the logits, and under a 16-bit recipe their fp32 copy, stand beside the log-softmax
-    that is saved. In backward the gradients of the loss and of the log-softmax, both B T V in fp32,
-    stand beside everything that forward saved. AdamW, tensor by tensor, needs two of the largest.
-
-    Raises:
-        LedgerError: the stage is build, whose temporaries have no closed form.
-        RecipeError: no such recipe.
-    """
-    stage = Stage(stage)
-    narrow, scaling = recipe_called(recipe).products, recipe_called(recipe).loss_scaling
-    logits = numbers.tokens * numbers.vocab_size
-    if stage is Stage.BUILD:
-        raise LedgerError("the temporaries of building have no closed form; trace them.")
-    if stage is Stage.ZERO_GRAD:
-        return live(numbers, recipe, Stage.OPTIMIZER)
-    if stage is Stage.OPTIMIZER:
-        largest = 4 * max(parameters(numbers).values())
-        row = Row(term="temporaries of AdamW", category=Category.OPTIMIZER_TEMPORARIES,
-                  bytes=2 * largest, dtype="fp32", lifetime=Lifetime.TEMPORARY, stage=stage,
-                  count=2, reason="two of the largest tensor's size")  # fmt: skip
-        found = [_scaling("loss scale", "fp32")] if scaling else []  # found an infinity?
-        return live(numbers, recipe, stage) + Ledger([row, *found])
-    if stage in (Stage.FORWARD, Stage.FORWARD_2):
-        parts = [_loss_row("logits", narrow, logits, stage)]
-        if narrow != "fp32":
-            parts.append(_loss_row("fp32 copy of logits", "fp32", logits, stage))
-        return live(numbers, recipe, stage) + Ledger(parts)
-    before = Stage.FORWARD if stage is Stage.BACKWARD else Stage.FORWARD_2
-    parts = [
-        _loss_row(f"gradient of {of}", "fp32", logits, stage) for of in ("loss", "log-softmax")
-    ]
-    if scaling:
-        parts.append(_loss_row("scaled loss", "fp32", 1, stage))
-    if scaling and stage is Stage.BACKWARD:
-        parts += [_scaling("loss scale", "fp32"), _scaling("loss scale", "int32")]
-    return live(numbers, recipe, before) + Ledger(parts)
-
-
-def _loss_row(
-    term: str, dtype: str, elements: int, stage: Stage, lifetime: Lifetime = Lifetime.TEMPORARY
-) -> Row:
-    return Row(term=term, category=Category.LOSS, bytes=SIZES[dtype] * elements, module=OUTSIDE,
-               dtype=dtype, lifetime=lifetime, stage=stage, count=1)  # fmt: skip
-
-
-def _scaling(term: str, dtype: str) -> Row:
-    return Row(term=term, category=Category.OPTIMIZER, bytes=4, module="(optimizer)", dtype=dtype,
-               stage=Stage.BACKWARD, count=1, reason="torch.amp.GradScaler")  # fmt: skip
+    yield _Saved("total weight", OUTSIDE, call, f.loss, 1, "what the mean divides by", loss)

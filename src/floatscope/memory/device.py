@@ -43,7 +43,8 @@ class DeviceMeter:
     """Reads the statistics of one accelerator around stages.
 
     Pass `around` to `measure`; then `figures` holds what was read. The first matrix product
-    allocates a workspace (cuBLAS: 8 519 680 bytes, 32 MiB on Hopper): `warm_up` takes it out.
+    allocates a workspace (cuBLAS: 8 519 680 bytes, 32 MiB on Hopper): after `warm_up` it is there
+    in every stage, and a figure of its own.
 
     Raises:
         LedgerError: no accelerator of this kind here, or one whose statistics Torch cannot read.
@@ -57,11 +58,16 @@ class DeviceMeter:
             )
         self.device = device
         self.figures: list[DeviceFigure] = []
+        self.workspace = 0
+        """Bytes of what the first product left allocated."""
 
     def warm_up(self) -> None:
         """Multiply two small matrices, so that the workspace exists before the first stage."""
+        before = torch.accelerator.memory_allocated(self.device)
         small = torch.ones(8, 8, device=self.device)
         (small @ small).sum().item()
+        del small
+        self.workspace = torch.accelerator.memory_allocated(self.device) - before
 
     @contextmanager
     def around(self, stage: Stage) -> Iterator[None]:
@@ -81,6 +87,8 @@ class DeviceMeter:
             if live is not None:
                 yield DeviceFigure(stage, name, int(live), None if peak is None else int(peak),
                                    meaning)  # fmt: skip
+        meaning = "allocated by the first matrix product and kept; part of requested and allocated"
+        yield DeviceFigure(stage, "workspace", self.workspace, self.workspace, meaning)
         if self.device.type == "cuda":
             free, total = torch.cuda.mem_get_info(self.device)
             meaning = "taken on the device by contexts, libraries and all processes"

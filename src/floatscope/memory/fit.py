@@ -16,7 +16,7 @@ from floatscope.memory.formula import (
     around_the_blocks,
 )
 from floatscope.memory.ledger import Ledger
-from floatscope.memory.states import POLICIES, Policy, policy, states
+from floatscope.memory.states import POLICIES, Policy, policy, policy_for, states
 from floatscope.memory.units import GB, GIB, MIB, up
 from floatscope.recipes.catalogue import CATALOGUE
 
@@ -88,15 +88,13 @@ def shape(text: str) -> Transformer:
 def bookkeeping(name: str) -> Policy:
     """Bytes a parameter under a recipe or a bookkeeping: "bf16-mixed" or "megatron-bf16".
 
-    Recipes under autocast keep fp32 parameters, gradients and moments.
-
     Raises:
         LedgerError: neither; the message offers the nearest.
     """
     if name in POLICIES:
         return policy(name)
     if name in CATALOGUE:
-        return policy("autocast")
+        return policy_for(CATALOGUE[name])
     raise LedgerError(
         unknown("recipe or bookkeeping", name, dict.fromkeys((*CATALOGUE, *POLICIES)))
     )

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from floatscope.memory.engine import reads_for_engine
+
 aten = torch.ops.aten
 
 _UNREDUCED = frozenset(
@@ -32,11 +34,15 @@ _NORMS = frozenset(
 """Norms whose kernels keep mean and 1 / deviation in fp32 where a 16-bit input meets fp32 gains;
 fake ones keep them in the input's format."""
 
+_READS = frozenset({aten.item.default, aten._local_scalar_dense.default})
 _WITH_WORKSPACE = frozenset({aten.mkldnn_rnn_layer.default})
 
 
 class RealKernels(TorchDispatchMode):
-    """Context manager, entered inside a `FakeTensorMode`: gives results their real sizes."""
+    """Context manager, entered inside a `FakeTensorMode`: gives results their real sizes.
+
+    A number that the engine of recipes reads, such as a scale, is 1: no size depends on it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,6 +55,8 @@ class RealKernels(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if func in _READS and reads_for_engine():
+            return 1.0
         if func is aten._grouped_mm.default and args[0].device.type == "cpu":
             return _grouped_product(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
+from floatscope.memory.engine import QUANTIZED
 from floatscope.memory.ledger import Category, Ledger, Lifetime, Row, Stage
 from floatscope.memory.storages import tensors_in
 from floatscope.memory.tape import Allocation, Tape
@@ -34,9 +35,12 @@ MOMENTS = {
 }
 """Names of optimizer state; others are other optimizer state."""
 
-
 HELD = (
     "alive though autograd did not save it: kept by the caller, or by a custom function's context"
+)
+KEPT_BY_ENGINE = (
+    "kept by the engine from forward to backward, in a tensor of a wider format than its values: a "
+    "device keeps them in their own format, if at all"
 )
 
 
@@ -73,6 +77,9 @@ class StageMemory:
     """What is allocated when it has ended."""
     peak: Ledger
     """What is allocated when most is, during it."""
+    engine: int = 0
+    """The most that the engine of recipes holds for itself at any moment of it, in bytes: fp32
+    copies and quantized operands. At the peak it may hold less, or nothing."""
 
 
 @dataclass(frozen=True)
@@ -106,10 +113,11 @@ class Measurement:
             "notes": list(self.notes),
             "saved": self.saved.to_dict(),
             "stages": [
-                {"stage": str(s.stage), "live": s.live.to_dict(), "peak": s.peak.to_dict()}
+                {"stage": str(s.stage), "live": s.live.to_dict(), "peak": s.peak.to_dict(),
+                 "engine": s.engine}
                 for s in self.stages
             ],
-        }
+        }  # fmt: skip
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Measurement:
@@ -120,9 +128,10 @@ class Measurement:
             KeyError: a field is missing.
         """
         stages = tuple(
-            StageMemory(Stage(s["stage"]), Ledger.from_dict(s["live"]), Ledger.from_dict(s["peak"]))
+            StageMemory(Stage(s["stage"]), Ledger.from_dict(s["live"]),
+                        Ledger.from_dict(s["peak"]), s["engine"])
             for s in data["stages"]
-        )
+        )  # fmt: skip
         saved = Ledger.from_dict(data["saved"])
         return Measurement(data["witness"], stages, saved, data["backend"], tuple(data["notes"]))
 
@@ -161,9 +170,12 @@ class Labels:
             self._label([alive.loss], Label("loss", Category.LOSS, "(loss)", Lifetime.SAVED))
 
     def _read_optimizer(self, alive: Alive) -> None:
-        if alive.optimizer is None:
+        if alive.optimizer is None or alive.keeping is None:
             return
         names = {id(p): name for name, p in alive.model.named_parameters()}
+        for name, tensor, category in alive.keeping.held():
+            self._add(tensor, name, "", category, Lifetime.RUN)
+            names[id(tensor)] = name.partition(":")[0]
         for parameter, state in alive.optimizer.state.items():
             path = names.get(id(parameter), "")
             for key, value in state.items() if isinstance(state, dict) else ():
@@ -202,11 +214,13 @@ def measurement(watch: Watch, labels: Labels, witness: Witness, alive: Alive) ->
     """Everything that the tape says, once the last stage has ended."""
     tape = watch.tape
     stages = []
+    engines = {n for n, made in enumerate(tape.allocations) if made.made_as}
     for stage, (first, last) in tape.stages.items():
         _, where = tape.peak(first, last)
         live = Ledger(_rows(tape, labels, last, held=True))
         peak = Ledger(_rows(tape, labels, where, held=False))
-        stages.append(StageMemory(stage, live, peak))
+        engine, _ = tape.peak(first, last, engines)
+        stages.append(StageMemory(stage, live, peak, engine))
     saved = Ledger(_saved_rows(tape, labels, Stage.FORWARD))
     notes = (*alive.notes, *_notes(watch))
     history = History(tape, labels.by_number)
@@ -264,7 +278,7 @@ def _saved_row(tape: Tape, number: int, size: int, label: Label | None) -> Row:
     else:
         category = Category.ACTIVATIONS
     return Row(
-        term=label.term if label else _made_by(replace(allocation, is_widened=False)),
+        term=label.term if label else _made_by(replace(allocation, made_as="")),
         category=category,
         bytes=size,
         module=saver.place.module,
@@ -286,10 +300,10 @@ def _other_row(tape: Tape, number: int, size: int, *, held: bool) -> Row:
         module=allocation.place.module,
         operation=allocation.place.operation,
         dtype=allocation.dtype,
-        lifetime=Lifetime.HELD if held else Lifetime.TEMPORARY,
+        lifetime=_lifetime(allocation, held=held),
         stage=allocation.stage,
         count=1,
-        reason=HELD if category is Category.UNEXPLAINED else "",
+        reason=_reason(allocation, category, held=held),
     )
 
 
@@ -299,6 +313,9 @@ def _category_of_other(allocation: Allocation, is_output: bool, *, held: bool) -
     At the end of a stage only the model's output, kept by the caller, and tensors older than the
     measurement have an explanation.
     """
+    if allocation.made_as:
+        is_operand = allocation.made_as.startswith(QUANTIZED)
+        return Category.CASTS if is_operand else Category.TEMPORARIES
     if allocation.is_older:
         return Category.BUFFERS
     if _is_of_loss(allocation, is_output) and (is_output or not held):
@@ -310,6 +327,18 @@ def _category_of_other(allocation: Allocation, is_output: bool, *, held: bool) -
     return Category.CASTS if allocation.is_cast else Category.TEMPORARIES
 
 
+def _lifetime(allocation: Allocation, *, held: bool) -> Lifetime:
+    if not held:
+        return Lifetime.TEMPORARY
+    return Lifetime.SAVED if allocation.made_as else Lifetime.HELD
+
+
+def _reason(allocation: Allocation, category: Category, *, held: bool) -> str:
+    if category is Category.UNEXPLAINED:
+        return HELD
+    return KEPT_BY_ENGINE if held and allocation.made_as else ""
+
+
 def _is_of_loss(allocation: Allocation, is_output: bool) -> bool:
     place = allocation.place
     return is_output or place.module == "(loss)" or place.operation in LOSSES
@@ -318,9 +347,9 @@ def _is_of_loss(allocation: Allocation, is_output: bool) -> bool:
 def _made_by(allocation: Allocation) -> str:
     if allocation.is_older:
         return "made before the measurement"
-    if allocation.is_widened:
-        return "fp32 copies of emulation"
-    operation = allocation.place.operation
+    if allocation.made_as:
+        return allocation.made_as
+    operation = allocation.place.operation or "custom code"
     if allocation.is_cast:
         return f"cast in {operation}"
     return f"{'gradient' if allocation.in_backward else 'result'} of {operation}"

@@ -79,7 +79,7 @@ def observe(
                 raise
             if stage is Stage.BUILD:
                 watch.watch(alive.model)
-                watch.emulates = alive.backend == "emulated"
+                watch.engine = alive.engine
             labels.read(alive)
             watch.end()
         return measurement(watch, labels, witness, alive)

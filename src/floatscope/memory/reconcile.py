@@ -24,6 +24,9 @@ class _Term(NamedTuple):
     ours: Callable[[Row], bool]
     """Rows of the closed form that it puts in their place."""
     reason: str
+    """Of the difference to the formula."""
+    rows: str
+    """What the rows are, for the difference between two recipes."""
 
 
 def _in_blocks(*terms: str) -> Callable[[Row], bool]:
@@ -49,6 +52,7 @@ _TERMS = (
         ),
         _anywhere(),
         "no masks and no dropped scores; doubling the formula for fp32 doubles the masks too",
+        "nothing in any recipe",
     ),
     _Term(
         "SwiGLU",
@@ -56,6 +60,7 @@ _TERMS = (
         ("input of GELU", "input of the second feed-forward product"),
         _in_blocks("gate", "silu(gate)", "up", "gated"),
         "four tensors of the feed-forward's width instead of two of 4 h",
+        "gate, silu(gate), up and their product, in the format between products",
     ),
     _Term(
         "norms keep more",
@@ -63,20 +68,24 @@ _TERMS = (
         (),
         _in_blocks("normalized", "1 / rms"),
         "rms_norm is composed on a CPU, in fp32: the normalized input and 1 / rms are saved too",
+        "normalized inputs and 1 / rms, in fp32",
     ),
     _Term(
         "residual stream in fp32",
         Category.ACTIVATIONS,
         ("inputs of the two norms",),
         _in_blocks("norm input"),
-        "autocast leaves the inputs of norms in fp32",
+        "autocast leaves the inputs of norms in fp32, and in a model of 16 bits norms widen them",
+        "inputs of norms, in fp32",
     ),
     _Term(
         "one cast a consumer",
         Category.CASTS,
         ("input of the q, k, v products", "input of the first feed-forward product"),
         _in_blocks("norm output", "cast of norm output"),
-        "q, k and v get three 16-bit copies of a norm's output, gate and up two",
+        "under autocast q, k and v get three 16-bit copies of a norm's output, gate and up two",
+        "norms' outputs: in fp32 and in a model of 16 bits one for all layers that read it, under "
+        "autocast a 16-bit copy for each",
     ),
     _Term(
         "attention",
@@ -86,6 +95,8 @@ _TERMS = (
             "rotated q", "rotated k", "v", "softmax output", "attention output", "fused output"
         ),
         "the fused kernel's output is saved, and its transposed copy for the projection",
+        "q, k, v, probabilities or the fused kernel's output, and the projection's input, in the "
+        "format between products",
     ),
     _Term(
         "log-sum-exp",
@@ -93,6 +104,7 @@ _TERMS = (
         (),
         _in_blocks("log-sum-exp"),
         "fp32, one a head and token, from which fused attention computes its scores again",
+        "of fused attention, in fp32",
     ),
     _Term(
         "last norm and head",
@@ -100,13 +112,15 @@ _TERMS = (
         (),
         _behind_blocks,
         "behind the blocks: outside the formula for a layer",
+        "the last norm, in fp32, and the head's input, in the format between products",
     ),
     _Term(
         "log-softmax",
         Category.LOSS,
         (),
         _anywhere("log-softmax", "total weight"),
-        "of the loss, in fp32 under every recipe",
+        "of the loss: in fp32, or in the dtype of a model of 16 bits",
+        "of the loss: in fp32, or in the dtype of a model of 16 bits",
     ),
     _Term(
         "casts of weights and tables",
@@ -114,6 +128,7 @@ _TERMS = (
         (),
         _anywhere("cast of weight", "cast of RoPE table"),
         "2 bytes for each element of a matrix, and the RoPE tables once for q and once for k",
+        "autocast's copies, 2 bytes an element; a model of 16 bits needs none",
     ),
     _Term(
         "ids and targets",
@@ -121,6 +136,7 @@ _TERMS = (
         (),
         _anywhere("ids", "targets"),
         "int64; the embedding and the loss save them",
+        "int64",
     ),
 )  # fmt: skip
 
@@ -147,13 +163,16 @@ def formula_for(numbers: GPTNumbers, recipe: str) -> Ledger:
     )
 
 
-def reconcile(numbers: GPTNumbers, recipe: str, measured: Ledger | None = None) -> Ledger:
+def reconcile(
+    numbers: GPTNumbers, recipe: str, measured: Ledger | None = None, backend: str = "native"
+) -> Ledger:
     """The terms that lead from the formula to what is saved, in bytes.
 
     Args:
         numbers: shape of model and batch.
         recipe: name of a recipe.
         measured: what a meter or a trace found saved; None stops at the closed form.
+        backend: "native" or "emulated"; see `saved`.
 
     Returns:
         The formula's sum, then signed terms with their reasons; terms of 0 bytes are left out. The
@@ -164,7 +183,7 @@ def reconcile(numbers: GPTNumbers, recipe: str, measured: Ledger | None = None) 
         RecipeError: no such recipe.
         LedgerError: see `saved`.
     """
-    start, end = formula_for(numbers, recipe), saved(numbers, recipe)
+    start, end = formula_for(numbers, recipe), saved(numbers, recipe, backend)
     name = "formula without scores" if numbers.attention == "fused" else "formula"
     rows = [_row(name, Category.ACTIVATIONS, start.total, start.rows[0].reason)]
     for term in _TERMS:
@@ -174,19 +193,19 @@ def reconcile(numbers: GPTNumbers, recipe: str, measured: Ledger | None = None) 
     return Ledger(rows) + (_beyond(measured, end) if measured is not None else Ledger())
 
 
-def between(numbers: GPTNumbers, first: str, second: str) -> Ledger:
+def between(before: Ledger, after: Ledger, name: str) -> Ledger:
     """The terms that lead from what one recipe saves to what another saves, in bytes.
 
-    Raises:
-        RecipeError: no such recipe.
-        LedgerError: see `saved`.
+    Args:
+        before: the closed form of one recipe: `saved`.
+        after: that of the other.
+        name: of the first row, such as the one recipe's.
     """
-    before, after = saved(numbers, first), saved(numbers, second)
-    rows = [_row(first, Category.ACTIVATIONS, before.total, "")]
+    rows = [_row(name, Category.ACTIVATIONS, before.total, "")]
     for term in _TERMS:
         change = sum(row.bytes for row in after if term.ours(row))
         change -= sum(row.bytes for row in before if term.ours(row))
-        rows.append(_row(term.term, term.category, change, term.reason))
+        rows.append(_row(term.term, term.category, change, term.rows))
     return Ledger(rows)
 
 

@@ -11,8 +11,12 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from floatscope.errors import LedgerError, unknown
+from floatscope.formats import FloatFormat
+from floatscope.formats import format as format_called
+from floatscope.memory.kept import way_of
 from floatscope.memory.ledger import Category, Ledger, Lifetime, Row, Stage
 from floatscope.memory.units import up
+from floatscope.recipes.recipe import Recipe
 
 Bytes = Fraction | int
 
@@ -122,6 +126,37 @@ def policy(name: str) -> Policy:
     if name not in POLICIES:
         raise LedgerError(unknown("bookkeeping", str(name), POLICIES))
     return POLICIES[name]
+
+
+def policy_for(recipe: Recipe) -> Policy:
+    """The bookkeeping of a recipe on a device that has its formats, with Adam.
+
+    Where plain Torch keeps weights as the recipe says, what is then measured; else every kind of
+    state in the recipe's format for it, and Kahan's rests beside the weights.
+    """
+    way = way_of(recipe)
+    if way != "storage":
+        mixed = "fp32" if recipe.products == "fp32" else "autocast"
+        return policy({"as made": mixed, "16 bits": "bf16-pure", "masters": "bf16-master"}[way])
+    stored = recipe.stored
+    weights, first, second = (_bytes_of(name) for name in (stored.weights, *stored.moments))
+    return Policy(
+        name=recipe.name,
+        parameters=weights,
+        gradients=_bytes_of(stored.gradients),
+        first_moment=first,
+        second_moment=second,
+        master=_bytes_of(stored.master) if stored.master else 0,
+        other=weights if stored.update == "kahan" else 0,
+        source="the recipe's own formats",
+    )
+
+
+def _bytes_of(name: str) -> Fraction:
+    """Bytes of one element of a float format."""
+    form = format_called(name)
+    assert isinstance(form, FloatFormat)
+    return Fraction(form.width, 8)
 
 
 # term, category, field of Policy, the ZeRO stage from which it is split, lifetime, stage

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,28 @@ def tensors_in(tree: Any) -> Iterator[Tensor]:
     elif is_dataclass(tree) and not isinstance(tree, type):
         for field in fields(tree):
             yield from tensors_in(getattr(tree, field.name, None))
+
+
+def mapped(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same nest with each of its tensors changed; sets and what is opaque stay as they are."""
+    if isinstance(tree, Tensor):
+        return change(tree)
+    if isinstance(tree, Mapping):
+        return {key: mapped(value, change) for key, value in tree.items()}
+    if isinstance(tree, (tuple, list)):
+        items = [mapped(item, change) for item in tree]
+        return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
+    if is_dataclass(tree) and not isinstance(tree, type):
+        names = [field.name for field in fields(tree) if field.init]
+        return replace(tree, **{name: mapped(getattr(tree, name), change) for name in names})
+    return tree
+
+
+def converted(tree: Any, dtype: torch.dtype) -> Any:
+    """The same nest with its floating-point tensors in another dtype; itself if it has none."""
+    if not any(tensor.is_floating_point() for tensor in tensors_in(tree)):
+        return tree
+    return mapped(tree, lambda x: x.to(dtype) if x.is_floating_point() else x)
 
 
 def parts_of(tensor: Tensor) -> list[Tensor]:

@@ -6,11 +6,14 @@ k events.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from floatscope.memory.ledger import Stage
+
+EVERYTHING = range(sys.maxsize)
 
 
 class Place(NamedTuple):
@@ -45,8 +48,9 @@ class Allocation:
     in_backward: bool = False
     is_cast: bool = False
     """Made by converting a wider floating-point tensor to 16 bits or fewer."""
-    is_widened: bool = False
-    """An fp32 copy or product made by the emulated backend, which computes 16-bit products so."""
+    made_as: str = ""
+    """What the engine of recipes made it as, such as "quantized weight"; empty for what a device
+    would make too."""
     is_older: bool = False
     """First seen as an operand: it was made before the measurement, or out of its sight."""
     cast_of: CastOf | None = None
@@ -114,12 +118,19 @@ class Tape:
             sizes[number] = sizes.get(number, 0) + change
         return {number: size for number, size in sorted(sizes.items()) if size}
 
-    def peak(self, first: int, last: int) -> tuple[int, int]:
-        """The most bytes alive from position `first` to `last`, and where that is first so."""
-        running = sum(change for _, change in self._events[:first])
+    def peak(self, first: int, last: int, among: Container[int] = EVERYTHING) -> tuple[int, int]:
+        """The most bytes alive from position `first` to `last`, and where that is first so.
+
+        Args:
+            first: a position.
+            last: another.
+            among: numbers of the storages that count.
+        """
+        running = sum(change for number, change in self._events[:first] if number in among)
         most, where = running, first
         for index in range(first, last):
-            running += self._events[index][1]
+            number, change = self._events[index]
+            running += change if number in among else 0
             if running > most:
                 most, where = running, index + 1
         return most, where

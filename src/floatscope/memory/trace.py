@@ -33,9 +33,15 @@ from floatscope.memory.measurement import Measurement
 from floatscope.memory.meter import observe
 from floatscope.memory.storages import tensors_in
 from floatscope.memory.workload import Alive, Workload
+from floatscope.rounding.outputs import shapes_only
 
 _READS = (DataDependentOutputException, DynamicOutputShapeException)
 _UNKNOWN = (UnsupportedOperatorException, UnsupportedFakeTensorException)
+_SAID = {
+    "no fake impl registered": "calls an operation of its own that fake tensors do not have",
+    "not supported for tensor subclasses": "looks into the memory of a tensor",
+}
+"""Part of what Torch says, and what it comes to."""
 
 
 def trace(workload: Workload) -> Measurement:
@@ -48,14 +54,15 @@ def trace(workload: Workload) -> Measurement:
         workload: what to run, on fake tensors.
 
     Raises:
-        LedgerError: the code reads the value of a tensor, calls an operation without a fake
-            implementation, or wants a device that this build of Torch cannot compute on.
+        LedgerError: the code reads the value of a tensor or looks into its memory, calls an
+            operation without a fake implementation, has weights in storage, which looks at values,
+            or wants a device that this build of Torch cannot compute on.
         RecipeError: see `stages`.
     """
     mode = FakeTensorMode(allow_fallback_kernels=False)
     kernels = RealKernels()
     try:
-        with mode, kernels:
+        with mode, kernels, shapes_only():
             traced = observe(workload, "trace", prepare=_Prepare(mode))
     except _READS as error:
         raise LedgerError(_refusal(error, "reads the value of a tensor")) from error
@@ -63,9 +70,12 @@ def trace(workload: Workload) -> Measurement:
         reason = "calls an operation that fake tensors do not have"
         raise LedgerError(_refusal(error, reason)) from error
     except RuntimeError as error:
-        if "not linked with support for" not in str(error):
+        if "not linked with support for" in str(error):
+            raise LedgerError(f"{error}; trace on the CPU, or where the device is.") from error
+        reason = next((why for said, why in _SAID.items() if said in str(error)), "")
+        if not reason:
             raise
-        raise LedgerError(f"{error}; trace on the CPU, or where the device is.") from error
+        raise LedgerError(_refusal(error, reason)) from error
     return replace(traced, notes=(*traced.notes, *sorted(kernels.notes)))
 
 

@@ -12,7 +12,6 @@ checkpointing keeps for each block.
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from floatscope.memory.attribution import Attribution
+from floatscope.memory.engine import Engine
 from floatscope.memory.ledger import Stage
 from floatscope.memory.storages import parts_of, tensors_in
 from floatscope.memory.tape import Allocation, CastOf, Place, Saver, Tape
@@ -52,8 +52,8 @@ class Watch(TorchDispatchMode):
         super().__init__()
         self.tape = Tape()
         self.attribution = Attribution(self._see_output)
-        self.emulates = False
-        """Whether 16-bit products are computed in fp32 by the emulated backend."""
+        self.engine: Engine | None = None
+        """Tells what the engine of recipes makes for itself, where it is at work."""
         self.uncounted: set[str] = set()
         """Kinds of tensors without a storage that can be counted."""
         self._stage = Stage.BUILD
@@ -126,14 +126,15 @@ class Watch(TorchDispatchMode):
         if known is not None:
             self.tape.resize(known[0], storage.nbytes())
             return known[0]
+        made_as = self.engine(tensor) if self.engine is not None else ""
         allocation = Allocation(
             dtype=dtype_name(tensor.dtype),
             place=self.attribution.place,
             stage=self._stage,
             in_backward=self.attribution.in_backward,
             is_cast=is_cast,
-            is_widened=self.emulates and tensor.dtype is torch.float32 and _in_emulated_product(),
-            is_older=is_older,
+            made_as=made_as,
+            is_older=is_older and not made_as,
             cast_of=cast_of,
         )
         number = self.tape.allocate(allocation, storage.nbytes())
@@ -220,13 +221,3 @@ def _cast_of(source: Tensor, numbers: list[int]) -> CastOf | None:
         return None
     offset = int(source.storage_offset())
     return CastOf(numbers[0], source._version, offset, tuple(source.shape), source.stride())
-
-
-def _in_emulated_product() -> bool:
-    """Whether one of the callers is a product of the emulated backend."""
-    frame, depth = sys._getframe(3), 0
-    while frame is not None and depth < 8:
-        if frame.f_globals.get("__name__") == "floatscope.recipes.products":
-            return True
-        frame, depth = frame.f_back, depth + 1
-    return False

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
+from floatscope.memory.engine import Engine, engine_of
+from floatscope.memory.keeping import Keeping, keeping_for
 from floatscope.memory.ledger import Stage
 from floatscope.recipes.backend import choose_backend
 from floatscope.recipes.catalogue import recipe as recipe_called
 from floatscope.recipes.checks import check_loss
-from floatscope.recipes.compute import compute, device_of
+from floatscope.recipes.compute import device_of
 from floatscope.recipes.loss_scaling import LossScaler
 from floatscope.recipes.recipe import Recipe
 
@@ -63,7 +65,10 @@ class Alive:
     """Between a forward and its backward."""
     optimizer: Optimizer | None = None
     scaler: LossScaler | None = None
+    keeping: Keeping | None = None
     backend: str = "native"
+    engine: Engine | None = None
+    """Tells what the engine of recipes makes for itself; None where it does nothing."""
     notes: list[str] = field(default_factory=list)
     """What did not happen, and why."""
 
@@ -92,7 +97,7 @@ def stages(
             case Stage.BUILD:
                 _build(workload, recipe, alive, prepare)
             case Stage.FORWARD | Stage.FORWARD_2:
-                _forward(workload, recipe, alive)
+                _forward(workload, alive)
             case Stage.BACKWARD | Stage.BACKWARD_2:
                 _backward(alive)
             case Stage.OPTIMIZER:
@@ -113,19 +118,25 @@ def _build(
     alive.batch = workload.batch()
     if prepare is not None:
         prepare(alive)
+    device = device_of(alive.model)
+    alive.backend = choose_backend(recipe, device, workload.backend)
+    alive.engine = engine_of(recipe, alive.backend)
+    alive.keeping = keeping_for(recipe, alive.backend)
+    alive.batch = alive.keeping.convert(alive.model, alive.batch)
     alive.optimizer = workload.optimizer(alive.model)
+    alive.keeping.adopt(alive.model, alive.optimizer)
+    alive.notes += [alive.keeping.note] if alive.keeping.note else []
     if any(isinstance(m, torch._dynamo.OptimizedModule) for m in alive.model.modules()):
         alive.notes.append(
             "compiled modules run uncompiled here: what compilation fuses or computes again is not "
             "in these figures"
         )
-    device = device_of(alive.model)
-    alive.backend = choose_backend(recipe, device, workload.backend)
     alive.scaler = LossScaler(recipe.loss_scaling, device)
 
 
-def _forward(workload: Workload, recipe: Recipe, alive: Alive) -> None:
-    with compute(recipe, alive.model, alive.backend):
+def _forward(workload: Workload, alive: Alive) -> None:
+    assert alive.keeping is not None
+    with alive.keeping.products(alive.model, alive.backend):
         loss = workload.loss_of(alive.model, alive.batch)
     check_loss(loss)
     alive.loss = loss
@@ -140,18 +151,23 @@ def _backward(alive: Alive) -> None:
 
 def _update(alive: Alive, *, has_values: bool) -> None:
     assert alive.scaler is not None
-    optimizer = _optimizer(alive)
-    alive.scaler.unscale(optimizer)
-    if has_values:
-        alive.scaler.step(optimizer, finite=True)
-        if not optimizer.state and any(p.grad is not None for p in alive.model.parameters()):
-            alive.notes.append(
-                "the first step left no optimizer state: the optimizer keeps none, or loss scaling "
-                "skipped the step because a gradient was not finite"
-            )
-    else:
-        optimizer.step()
-        alive.scaler._scaler.update()
+    assert alive.keeping is not None
+    optimizer, scaler = _optimizer(alive), alive.scaler
+
+    def step() -> None:
+        if has_values:
+            scaler.step(optimizer, finite=True)
+        else:
+            optimizer.step()
+            scaler._scaler.update()
+
+    has_gradients = any(p.grad is not None for p in alive.model.parameters())
+    alive.keeping.update(lambda: scaler.unscale(optimizer), step)
+    if has_values and has_gradients and not optimizer.state:
+        alive.notes.append(
+            "the first step left no optimizer state: the optimizer keeps none, or loss scaling "
+            "skipped the step because a gradient was not finite"
+        )
 
 
 def _optimizer(alive: Alive) -> Optimizer:

@@ -57,6 +57,7 @@ from torch import Tensor
 
 from floatscope.errors import RecipeError, unknown
 from floatscope.recipes.formats_of import ACCUMULATORS
+from floatscope.rounding.outputs import has_values
 from floatscope.rounding.threads import Counts, spread
 
 BLOCKS = {"hopper-fp8": (32, 0), "hopper-fp8-promoted": (32, 128), "ada-fp8": (16, 0)}
@@ -190,7 +191,7 @@ def _kernels() -> Any:
 def _computed(a: Tensor, b: Tensor, accumulator: str, emins: tuple[int, int]) -> Tensor:
     """The product of two fp32 matrices on the CPU, with any accumulator but fp32."""
     a, b = a.contiguous(), b.contiguous()
-    if 0 in (*a.shape, *b.shape):
+    if 0 in (*a.shape, *b.shape) or not has_values(a):
         return torch.zeros(a.shape[0], b.shape[1])
     facts = _Facts.of(a), _Facts.of(b)
     if accumulator in BLOCKS:

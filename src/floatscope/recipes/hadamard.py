@@ -14,6 +14,7 @@ from torch import Tensor
 
 from floatscope.rounding import StochasticKey
 from floatscope.rounding.on_cpu import bits_of
+from floatscope.rounding.outputs import has_values
 from floatscope.rounding.random_bits import random_bits
 from floatscope.rounding.threads import spread
 
@@ -45,6 +46,8 @@ def _by_kernel(memory: Tensor, size: int, seed: int, is_transposed: bool) -> Ten
 
     rows, columns = memory.shape
     out = torch.empty((columns, rows) if is_transposed else (rows, columns))
+    if not has_values(memory):
+        return out
     given, target = bits_of(memory).reshape(-1), out.view(-1).numpy()
     signs, factor = np.array(signs_of(size, seed), np.float32), np.float32(size**-0.5)
 

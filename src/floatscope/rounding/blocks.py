@@ -17,7 +17,7 @@ from floatscope.rounding.blocks_anywhere import blocks_anywhere
 from floatscope.rounding.blocks_on_cpu import blocks_on_cpu
 from floatscope.rounding.cast import DTYPES, Cast, cast_to, keyed
 from floatscope.rounding.modes import Rounding
-from floatscope.rounding.outputs import check_plain, mark_changed, source_for
+from floatscope.rounding.outputs import check_plain, has_values, mark_changed, source_for
 from floatscope.rounding.pages import fresh
 from floatscope.rounding.random_bits import StochasticKey
 from floatscope.rounding.receipt import Receipt
@@ -179,7 +179,7 @@ def _round_layout(
     assert target is not None
     scales = torch.empty(layout.scales_shape, dtype=torch.float32, device=x.device)
     fast = cast.rules.rounding in ("nearest-even", "stochastic") and x.dtype != torch.float64
-    if x.device.type == "cpu" and fast and x.numel():
+    if x.device.type == "cpu" and fast and x.numel() and has_values(x):
         counts, encode = blocks_on_cpu(
             x, target, scales, form, cast, layout, receipt is None, apart
         )
@@ -188,7 +188,7 @@ def _round_layout(
         counts, tensor_encode = blocks_anywhere(x, target, scales, form, cast, layout, apart)
     if whole:
         mark_changed(target)
-    if receipt is not None and not x.is_meta:
+    if receipt is not None and has_values(x):
         receipt.add(x.numel(), counts.tolist())
     if out is not None and not whole:
         out.copy_(target)

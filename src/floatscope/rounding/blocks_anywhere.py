@@ -12,6 +12,7 @@ from floatscope.rounding.cast import Cast, cast_to
 from floatscope.rounding.grid import grid_values
 from floatscope.rounding.kernels.torch_blocks import scaling, tensor_encode
 from floatscope.rounding.kernels.torch_elements import round_bits
+from floatscope.rounding.outputs import has_values
 from floatscope.rounding.receipt import COUNTS, NUM_COUNTS
 
 _BY_FP32_ARITHMETIC = (ScaleRule.AMAX, ScaleRule.AMAX_DIVIDE, ScaleRule.NVFP4)
@@ -28,7 +29,7 @@ def blocks_anywhere(
 ) -> tuple[Tensor, Tensor | None]:
     """Round `x` into contiguous `out`; the counts, and NVFP4's factor of the whole tensor."""
     shape = (layout.matrices, layout.rows, layout.columns)
-    if x.is_meta or not x.numel():
+    if not has_values(x) or not x.numel():
         encode = torch.ones((), device=x.device) if form.rule is ScaleRule.NVFP4 else None
         return torch.zeros(NUM_COUNTS, dtype=torch.int64, device=x.device), encode
     work = _working_dtype(x.dtype, form, cast)

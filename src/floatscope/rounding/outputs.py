@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from floatscope.errors import FormatError
 
@@ -14,6 +17,22 @@ _functorch = getattr(torch._C, "_functorch")  # noqa: B009
 _is_wrapped: Callable[[Tensor], bool] = _functorch.is_functorch_wrapped_tensor
 _is_functional: Callable[[Tensor], bool] = getattr(torch, "_is_functional_tensor")  # noqa: B009
 _mode, _TRACING = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.PROXY
+_shapes_only: ContextVar[bool] = ContextVar("shapes_only", default=False)
+
+
+@contextmanager
+def shapes_only() -> Iterator[None]:
+    """Inside it fake tensors are rounded too: results have a shape and a dtype, and no values."""
+    before = _shapes_only.set(True)
+    try:
+        yield
+    finally:
+        _shapes_only.reset(before)
+
+
+def has_values(x: Tensor) -> bool:
+    """Whether there is memory that a kernel could look into."""
+    return not (x.is_meta or isinstance(x, FakeTensor))
 
 
 def check_plain(x: Tensor, what: str) -> None:
@@ -22,6 +41,8 @@ def check_plain(x: Tensor, what: str) -> None:
     Raises:
         FormatError: a wrapper of functorch or of a tracer, or a subclass that sees operations.
     """
+    if isinstance(x, FakeTensor) and _shapes_only.get():
+        return
     sees_operations = getattr(type(x), "__torch_dispatch__", _DISABLED) is not _DISABLED
     if sees_operations or _is_wrapped(x) or _is_functional(x) or _mode(_TRACING) is not None:
         raise FormatError(
@@ -51,7 +72,7 @@ def mark_changed(out: Tensor) -> None:
 
 def _overlap(a: Tensor, b: Tensor) -> bool:
     """Whether the ranges of memory that two tensors span have bytes in common."""
-    if not a.numel() or not b.numel() or a.is_meta:
+    if not a.numel() or not b.numel() or not has_values(a):
         return False
     (start, stop), (first, last) = _span(a), _span(b)
     return start < last and first < stop

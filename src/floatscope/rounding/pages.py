@@ -22,7 +22,7 @@ MADV_HUGEPAGE = 14  # linux/mman.h
 def fresh(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
     """An uninitialized contiguous tensor."""
     out = torch.empty(shape, dtype=dtype, device=device)
-    if out.device.type == "cpu" and out.nbytes >= LARGE:
+    if out.device.type == "cpu" and out.nbytes >= LARGE and type(out) is Tensor:
         _ask_for_huge_pages(out.data_ptr(), out.nbytes)
     return out
 

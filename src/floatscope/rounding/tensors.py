@@ -17,10 +17,10 @@ from floatscope.rounding.anywhere import round_anywhere
 from floatscope.rounding.cast import DTYPES, Cast, cast_to, check_holds, keyed
 from floatscope.rounding.modes import Overflow, Rounding
 from floatscope.rounding.on_cpu import round_cpu
-from floatscope.rounding.outputs import check_plain, mark_changed, source_for
+from floatscope.rounding.outputs import check_plain, has_values, mark_changed, source_for
 from floatscope.rounding.pages import fresh
 from floatscope.rounding.random_bits import StochasticKey
-from floatscope.rounding.receipt import COUNTS, Receipt
+from floatscope.rounding.receipt import COUNTS, NUM_COUNTS, Receipt
 from floatscope.rounding.reference import RANDOM_BITS
 from floatscope.rounding.rules import Rules
 
@@ -108,7 +108,9 @@ def round_tensor(
     whole = out is not None and out.is_contiguous()
     target = out if whole else fresh(x.shape, dtype, x.device)
     assert target is not None
-    if x.device.type == "cpu":
+    if not has_values(x):
+        counts = torch.empty(NUM_COUNTS, device="meta")
+    elif x.device.type == "cpu":
         is_counted = receipt is not None
         counts = round_cpu(source, target, cast, is_fresh=not whole, is_counted=is_counted)
     else:

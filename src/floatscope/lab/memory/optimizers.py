@@ -11,8 +11,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from floatscope.errors import LedgerError, unknown
-from floatscope.memory.states import Policy, policy
+from floatscope.memory.kept import way_of
+from floatscope.memory.states import Policy, policy_for
 from floatscope.recipes.catalogue import recipe as recipe_called
+from floatscope.recipes.recipe import Recipe
 
 # Name, class in torch.optim, options. Where nothing is said, one tensor at a time.
 _TABLE: tuple[tuple[str, str, dict[str, object]], ...] = (
@@ -30,18 +32,13 @@ _TABLE: tuple[tuple[str, str, dict[str, object]], ...] = (
 OPTIMIZERS = {name: (kind, options) for name, kind, options in _TABLE}
 
 
-COVERED = ("fp32", "bf16-mixed", "fp16-mixed", "fp16-mixed-unscaled")
-"""Recipes whose saved activations have a closed form: products as autocast makes them."""
-
-
 def keeps_fp32(recipe: str) -> bool:
     """Whether weights, gradients and moments are fp32 between steps, as under autocast.
 
     Raises:
         RecipeError: no such recipe.
     """
-    stored = getattr(recipe_called(recipe), "stored", None)
-    return stored is None or stored == type(stored)()
+    return way_of(recipe_called(recipe)) == "as made"
 
 
 def optimizer_called(name: str) -> Callable[[nn.Module], Optimizer]:
@@ -61,16 +58,23 @@ def _make(kind: str, options: dict[str, object], model: nn.Module) -> Optimizer:
     return getattr(torch.optim, kind)(trained, **options)
 
 
-def policy_of(optimizer: str, recipe: str) -> Policy | None:
-    """Bytes a parameter of states.
+def policy_of(optimizer: str, recipe: str, backend: str = "native") -> Policy | None:
+    """Bytes a parameter of states, as they are held here.
+
+    Args:
+        optimizer: its name.
+        recipe: name of a recipe.
+        backend: "native" or "emulated".
 
     Returns:
-        None where no formula says what is kept under the recipe or by the optimizer; then it has to
-        be traced or measured.
+        None where no formula says what the optimizer keeps; then it has to be traced or measured.
+
+    Raises:
+        RecipeError: no such recipe.
     """
-    if not keeps_fp32(recipe):
-        return None
-    base = policy("fp32" if recipe == "fp32" else "autocast")
+    known = recipe_called(recipe)
+    is_stored = way_of(known, backend) == "storage"
+    base = _in_storage(known, backend) if is_stored else policy_for(known)
     if OPTIMIZERS[optimizer][0] in ("AdamW", "Adam"):
         return base
     if optimizer == "sgd-momentum":
@@ -78,3 +82,15 @@ def policy_of(optimizer: str, recipe: str) -> Policy | None:
     if optimizer == "sgd":
         return replace(base, first_moment=0, second_moment=0, source="torch.optim.SGD: no state")
     return None
+
+
+def _in_storage(recipe: Recipe, backend: str) -> Policy:
+    """What the laboratory's own step holds: fp32 tensors, natively weights of 16 bits."""
+    stored = recipe.stored
+    weights = 2 if backend == "native" and stored.weights in ("bf16", "fp16") else 4
+    return Policy(
+        name=f"{recipe.name} in storage", parameters=weights, gradients=4, first_moment=4,
+        second_moment=4, master=4 if stored.master else 0,
+        other=weights if stored.update == "kahan" else 0,
+        source="floatscope's training step holds values of 16 bits in fp32 tensors",
+    )  # fmt: skip

@@ -1,25 +1,35 @@
-"""The record of a measurement: `memory.json`, and the rows behind it as Parquet tables."""
+"""Writing the record of a measurement: `memory.json`, and the rows behind it as Parquet tables."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from floatscope.files import write_text_atomically
 from floatscope.lab.memory.neighbors import Neighbors
+from floatscope.lab.memory.records import (
+    RECORD,
+    SCHEMA_VERSION,
+    AcceptanceRecord,
+    ArmRecord,
+    FigureRecord,
+    MemoryFile,
+    NeighborsRecord,
+    StageRecord,
+    StepRecord,
+    TermRecord,
+)
 from floatscope.lab.memory.target import Target
-from floatscope.lab.memory.witnesses import Arm, acceptance
+from floatscope.lab.memory.witnesses import Arm, acceptance, steps_between
 from floatscope.lab.run.environment import environment
 from floatscope.lab.run.json_files import json_values
 from floatscope.memory.ledger import NAMES, Ledger, Row, Stage
 from floatscope.memory.measurement import Measurement
 from floatscope.tables import write_parquet
-
-SCHEMA_VERSION = 1
-RECORD = "memory.json"
 
 ROWS = {
     "recipe": "VARCHAR", "witness": "VARCHAR", "at": "VARCHAR", "moment": "VARCHAR",
@@ -31,11 +41,17 @@ TERMS = {"recipe": "VARCHAR", "term": "VARCHAR", "category": "VARCHAR", "bytes":
          "reason": "VARCHAR"}  # fmt: skip
 """Columns of `terms.parquet`: from the standard block's formula to what is saved, in order."""
 
+ROUNDING = "rounding"
+NO_BLOCKS = (
+    "Torch's CPU allocator asks the system for each tensor's own bytes, aligned to 64: it has no "
+    "blocks to round up to"
+)
+
 
 def record(
     target: Target, arms: Sequence[Arm], seen: Sequence[Neighbors | None] = ()
 ) -> dict[str, Any]:
-    """Everything but the rows, as plain JSON values; sizes in bytes.
+    """Everything but the rows, as plain JSON values: a `MemoryFile`.
 
     Args:
         target: what was measured.
@@ -43,21 +59,25 @@ def record(
         seen: for each of them, what else ran on the machine before it; None where none looked.
     """
     looked = [one for one in seen if one is not None]
-    return json_values(
-        {
-            "schema": SCHEMA_VERSION,
-            "model": target.spec.model,
-            "kind": target.kind,
-            "shape": target.shape,
-            "optimizer": target.spec.optimizer,
-            "device": target.spec.device,
-            "alone": all(one.alone for one in looked) if looked else None,
-            "environment": asdict(environment(_backends(arms))),
-            "notes": list(target.notes),
-            "arms": [_arm(arm, target, one) for arm, one in zip(arms, [*seen, *[None] * len(arms)],
-                                                                strict=False)],
-        }
+    company = [*seen, *[None] * (len(arms) - len(seen))]
+    file = MemoryFile(
+        schema=SCHEMA_VERSION,
+        model=target.spec.model,
+        kind=target.kind,
+        shape=target.shape,
+        optimizer=target.spec.optimizer,
+        device=target.spec.device,
+        alone=all(one.alone for one in looked) if looked else None,
+        environment=environment(_backends(arms)),
+        notes=target.notes,
+        arms=tuple(_arm(arm, target, one) for arm, one in zip(arms, company, strict=True)),
+        between=tuple(
+            StepRecord(before=step.before, after=step.after, saved=_terms(step.saved),
+                       peak=_terms(step.peaks))
+            for step in steps_between(target, arms)
+        ),
     )  # fmt: skip
+    return json_values(asdict(file))
 
 
 def _backends(arms: Sequence[Arm]) -> str:
@@ -65,46 +85,86 @@ def _backends(arms: Sequence[Arm]) -> str:
     return ", ".join(sorted(found)) or "native"
 
 
-def _arm(arm: Arm, target: Target, seen: Neighbors | None) -> dict[str, Any]:
+def _arm(arm: Arm, target: Target, seen: Neighbors | None) -> ArmRecord:
     best = arm.best
-    notes = [*arm.notes, *(best.notes if best is not None else ())]
-    return {
-        "recipe": arm.recipe,
-        "backend": best.backend if best is not None else "",
-        "stages": [_stage(arm, stage) for stage in Stage],
-        "saved_bytes": best.saved.total if best is not None else None,
-        "saved_by_category": _by_category(best.saved) if best is not None else {},
-        "formula_bytes": arm.terms.rows[0].bytes if arm.terms is not None else None,
-        "unexplained_bytes": arm.unexplained,
-        "terms": [
-            {"term": r.term, "bytes": r.bytes, "reason": r.reason} for r in arm.terms or Ledger()
-        ],
-        "acceptance": [asdict(a) for a in acceptance(arm, target)],
-        "peak_rss_bytes": arm.peak_rss_bytes,
-        "accelerator": list(arm.device),
-        "alone": seen.alone if seen is not None else None,
-        "neighbors": asdict(seen) if seen is not None else None,
-        "notes": notes,
-    }
+    return ArmRecord(
+        recipe=arm.recipe,
+        backend=best.backend if best is not None else "",
+        stages=tuple(_stage(arm, stage) for stage in Stage),
+        saved_bytes=best.saved.total if best is not None else None,
+        saved_by_category=_by_category(best.saved) if best is not None else {},
+        formula_bytes=arm.terms.rows[0].bytes if arm.terms is not None else None,
+        unexplained_bytes=arm.unexplained,
+        terms=_terms(arm.terms or Ledger()),
+        acceptance=tuple(AcceptanceRecord(**asdict(a)) for a in acceptance(arm, target)),
+        peak_rss_bytes=arm.peak_rss_bytes,
+        accelerator=tuple(FigureRecord(**figure) for figure in arm.device),
+        allocator=tuple(rounding(arm)),
+        alone=seen.alone if seen is not None else None,
+        neighbors=_neighbors(seen) if seen is not None else None,
+        notes=(*arm.notes, *(best.notes if best is not None else ())),
+    )
+
+
+def rounding(arm: Arm) -> Iterator[FigureRecord]:
+    """What the allocator adds to the tensors' own bytes when a stage has ended, and at its peak.
+
+    On an accelerator: allocated minus requested, or minus the meter's bytes where the device does
+    not say what was requested.
+    """
+    if arm.measured is None:
+        return
+    figures = {(f["name"], f["stage"]): f for f in arm.device}
+    for stage in arm.measured.stages:
+        name = str(stage.stage)
+        allocated, asked = (figures.get((n, name)) for n in ("allocated", "requested"))
+        live, peak, meaning = 0, 0, NO_BLOCKS
+        if allocated is not None:
+            live = allocated["live"] - (asked["live"] if asked else stage.live.total)
+            tensors = asked["peak"] if asked else stage.peak.total
+            peak = None if allocated["peak"] is None else allocated["peak"] - tensors
+            meaning = "blocks of the device's allocator, 512 bytes each on CUDA"
+        yield FigureRecord(stage=name, name=ROUNDING, live=live, peak=peak, meaning=meaning)
+
+
+def _neighbors(seen: Neighbors) -> NeighborsRecord:
+    load = seen.load if math.isfinite(seen.load) else None
+    return NeighborsRecord(**{**asdict(seen), "load": load})
+
+
+def _terms(ledger: Iterable[Row]) -> tuple[TermRecord, ...]:
+    return tuple(
+        TermRecord(term=row.term or str(row.category), bytes=row.bytes, reason=row.reason)
+        for row in ledger
+    )
 
 
 def _by_category(ledger: Ledger) -> dict[str, int]:
     return {str(category): size for category, size in ledger.by_category().items()}
 
 
-def _stage(arm: Arm, stage: Stage) -> dict[str, Any]:
-    found: dict[str, Any] = {"stage": str(stage)}
+def _stage(arm: Arm, stage: Stage) -> StageRecord:
     live, peak = arm.formula.get(stage, (None, None))
-    for name, ledger in (("live", live), ("peak", peak)):
-        found[f"{name}_by_formula"] = ledger.total if ledger is not None else None
-    for name, witness in (("trace", arm.traced), ("meter", arm.measured)):
-        for moment in ("live", "peak"):
-            ledger = getattr(witness[stage], moment) if witness is not None else None
-            found[f"{moment}_by_{name}"] = ledger.total if ledger is not None else None
-    if arm.best is not None:
-        found["live_by_category"] = _by_category(arm.best[stage].live)
-        found["peak_by_category"] = _by_category(arm.best[stage].peak)
-    return found
+    traced, measured, best = (
+        witness[stage] if witness is not None else None
+        for witness in (arm.traced, arm.measured, arm.best)
+    )
+    return StageRecord(
+        stage=str(stage),
+        live_by_formula=_total(live),
+        peak_by_formula=_total(peak),
+        live_by_trace=_total(traced.live if traced else None),
+        peak_by_trace=_total(traced.peak if traced else None),
+        live_by_meter=_total(measured.live if measured else None),
+        peak_by_meter=_total(measured.peak if measured else None),
+        live_by_category=_by_category(best.live) if best else {},
+        peak_by_category=_by_category(best.peak) if best else {},
+        engine=best.engine if best else None,
+    )
+
+
+def _total(ledger: Ledger | None) -> int | None:
+    return ledger.total if ledger is not None else None
 
 
 def keep(

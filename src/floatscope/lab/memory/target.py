@@ -23,7 +23,7 @@ from floatscope.lab.run.batches import Batch
 from floatscope.lab.study.presets import PRESETS
 from floatscope.memory.closed_form import ATTENTIONS, GPTNumbers
 from floatscope.memory.formula import Transformer
-from floatscope.memory.storages import tensors_in
+from floatscope.memory.storages import mapped, tensors_in
 from floatscope.memory.workload import Workload
 
 LARGEST_BATCH = 1 << 20
@@ -214,12 +214,4 @@ def _moved(tree: Any, device: str) -> Any:
     """`tree` with its tensors on `device`; functions and what else is opaque stay as they are."""
     if device == "cpu" or not any(True for _ in tensors_in(tree)):
         return tree
-    if isinstance(tree, Tensor):
-        return tree.to(device)
-    if isinstance(tree, dict):
-        return {key: _moved(value, device) for key, value in tree.items()}
-    if isinstance(tree, Batch):
-        return Batch(tree.inputs_BT.to(device), tree.targets_BT.to(device))
-    if isinstance(tree, (tuple, list)):
-        return type(tree)(_moved(value, device) for value in tree)
-    return tree
+    return mapped(tree, lambda tensor: tensor.to(device))

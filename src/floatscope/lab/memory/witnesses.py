@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from floatscope.errors import LedgerError, RecipeError, StudyError
 from floatscope.lab.memory.apart import measure_apart
-from floatscope.lab.memory.optimizers import COVERED, policy_of
+from floatscope.lab.memory.optimizers import policy_of
 from floatscope.lab.memory.target import Target
-from floatscope.memory import closed_form
+from floatscope.memory.between import between_peaks
+from floatscope.memory.closed_form import saved
+from floatscope.memory.closed_form_stages import live, peak
+from floatscope.memory.kept import Way, way_of
 from floatscope.memory.ledger import Category, Ledger, Stage
 from floatscope.memory.measurement import Measurement
-from floatscope.memory.reconcile import reconcile
+from floatscope.memory.reconcile import between, reconcile
+from floatscope.memory.states import Bytes, Policy
 from floatscope.memory.trace import trace
 from floatscope.memory.units import mib
+from floatscope.recipes import recipe as recipe_called
 
 STATES = (
     Category.PARAMETERS, Category.GRADIENTS, Category.MASTER, Category.FIRST_MOMENT,
@@ -59,8 +66,8 @@ def traced_arm(target: Target, recipe: str, backend: str = "auto") -> Arm:
         LedgerError: the model cannot be traced, or its step raised.
     """
     traced = trace_of(target, recipe, backend)
-    terms = _terms(target, recipe, traced.saved)
-    formula = formula_of(target, recipe)
+    terms = _terms(target, recipe, traced)
+    formula = formula_of(target, recipe, traced.backend)
     return Arm(recipe=recipe, formula=formula, traced=traced, terms=terms)
 
 
@@ -88,10 +95,10 @@ def measured_arm(target: Target, recipe: str, backend: str = "auto", spare: int 
     measured = Measurement.from_dict(answer["measurement"])
     return Arm(
         recipe=recipe,
-        formula=formula_of(target, recipe),
+        formula=formula_of(target, recipe, measured.backend),
         traced=traced,
         measured=measured,
-        terms=_terms(target, recipe, measured.saved),
+        terms=_terms(target, recipe, measured),
         peak_rss_bytes=answer["peak_rss_bytes"],
         device=tuple(answer["device"]),
         notes=tuple(notes),
@@ -128,25 +135,38 @@ def _check_fits(traced: Measurement, recipe: str, spare: int) -> None:
         )
 
 
-def has_closed_form(target: Target, recipe: str) -> bool:
-    """Whether the saved tensors of a model under a recipe have a closed form, which is a CPU's."""
-    return target.numbers is not None and target.spec.device == "cpu" and recipe in COVERED
+def saved_by_formula(target: Target, recipe: str, backend: str = "native") -> Ledger | None:
+    """What a model saves by its closed form, which is a CPU's; None where there is none.
+
+    Raises:
+        RecipeError: no such recipe.
+    """
+    if target.numbers is None or target.spec.device != "cpu":
+        return None
+    try:
+        return saved(target.numbers, recipe, backend)
+    except LedgerError:
+        return None
 
 
-def formula_of(target: Target, recipe: str) -> dict[Stage, tuple[Ledger, Ledger | None]]:
+def formula_of(
+    target: Target, recipe: str, backend: str = "native"
+) -> dict[Stage, tuple[Ledger, Ledger | None]]:
     """The closed form's live and peak by stage.
 
     Empty where there is none: for other models, other optimizers than AdamW tensor by tensor, other
     devices than the CPU, and recipes and shapes that it does not cover.
     """
     numbers, spec = target.numbers, target.spec
-    if numbers is None or not has_closed_form(target, recipe) or spec.optimizer != "adamw":
+    if numbers is None or saved_by_formula(target, recipe) is None or spec.optimizer != "adamw":
+        return {}
+    if way_of(recipe_called(recipe), backend) == "storage":
         return {}
     try:
         return {
             stage: (
-                closed_form.live(numbers, recipe, stage),
-                None if stage is Stage.BUILD else closed_form.peak(numbers, recipe, stage),
+                live(numbers, recipe, stage),
+                None if stage is Stage.BUILD else peak(numbers, recipe, stage),
             )
             for stage in Stage
         }
@@ -154,13 +174,39 @@ def formula_of(target: Target, recipe: str) -> dict[Stage, tuple[Ledger, Ledger 
         return {}
 
 
-def _terms(target: Target, recipe: str, saved: Ledger) -> Ledger | None:
-    if target.numbers is None or not has_closed_form(target, recipe):
+def _terms(target: Target, recipe: str, found: Measurement) -> Ledger | None:
+    if target.numbers is None or saved_by_formula(target, recipe, found.backend) is None:
         return None
-    try:
-        return reconcile(target.numbers, recipe, saved)
-    except LedgerError:
-        return None
+    return reconcile(target.numbers, recipe, found.saved, found.backend)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """From one recipe to the next, in signed terms."""
+
+    before: str
+    after: str
+    saved: Ledger
+    """What is saved: by terms where both have a closed form, else by category."""
+    peaks: Ledger
+    """The highest peak, by what it consists of."""
+
+
+def steps_between(target: Target, arms: Sequence[Arm]) -> list[Step]:
+    """From each recipe to the next in the list; arms with neither trace nor meter are left out."""
+    found = []
+    for one, other in pairwise(arm for arm in arms if arm.best is not None):
+        assert one.best is not None
+        assert other.best is not None
+        before = saved_by_formula(target, one.recipe, one.best.backend)
+        after = saved_by_formula(target, other.recipe, other.best.backend)
+        if before is not None and after is not None:
+            terms = between(before, after, one.recipe)
+        else:
+            terms = (other.best.saved - one.best.saved).project()
+        peaks = between_peaks(one.best, other.best, f"{one.recipe}: peak")
+        found.append(Step(before=one.recipe, after=other.recipe, saved=terms, peaks=peaks))
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,17 +221,19 @@ class Acceptance:
 def acceptance(arm: Arm, target: Target) -> list[Acceptance]:
     """Stage by stage: states, named rows beside them, and activations; nothing unexplained.
 
-    States are 16 bytes a parameter under AdamW, 4 of them after build. Activations are gone when
-    the first step has ended, so they are after forward minus after build. Empty for models that are
-    not the laboratory's.
+    States of fp32 are 16 bytes a parameter under AdamW, 4 of them after build. Activations are gone
+    when the first step has ended, so they are after forward minus after build. Empty for models
+    that are not the laboratory's.
     """
     found, best = [], arm.best
     if best is None or target.kind != "laboratory":
         return found
     num = sum(target.parameter_sizes())
-    held = policy_of(target.spec.optimizer, arm.recipe)
-    for stage, each in ((Stage.BUILD, 4), (Stage.OPTIMIZER, held.total if held else None)):
-        if each is not None:
+    held = policy_of(target.spec.optimizer, arm.recipe, best.backend)
+    if held is not None:
+        way = way_of(recipe_called(arm.recipe), best.backend)
+        for stage in (Stage.BUILD, Stage.OPTIMIZER):
+            each = _resident(held, stage, way)
             found.append(_states(best[stage].live, stage, int(each * num), f"{each} B x {num:,}"))
     kept = _but_states(best[Stage.FORWARD].live) - _but_states(best[Stage.BUILD].live)
     formula = arm.terms.rows[0] if arm.terms is not None else None
@@ -195,6 +243,14 @@ def acceptance(arm: Arm, target: Target) -> list[Acceptance]:
     found.append(Acceptance(what="activations", holds=arm.unexplained == 0,
                             says=f"{says}; unexplained {arm.unexplained} bytes"))  # fmt: skip
     return found
+
+
+def _resident(held: Policy, stage: Stage, way: Way) -> Bytes:
+    """Bytes a parameter of states when a stage has ended."""
+    if stage is Stage.BUILD:
+        return held.parameters + held.master
+    freed = held.gradients if way == "masters" else 0
+    return held.total - held.other - freed
 
 
 def _but_states(ledger: Ledger) -> Ledger:
