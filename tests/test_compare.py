@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from floatscope.lab.model import make_gpt
 from floatscope.lab.run.train import batch_loss
 from floatscope.recipes import CATALOGUE, Recipe, recipe
 from floatscope.recipes.formats_of import Operand, Operands, Stored
+from floatscope.recipes.scalings import StaticScaling
 from floatscope.rounding import round_to
 from tests import tiny
 
@@ -352,13 +354,28 @@ def test_a_recipe_of_ones_own() -> None:
     assert [r.name for r in checked(["mxfp8", "mxfp8", "fp32"])] == ["fp32", "mxfp8"]
 
 
+def test_a_recipe_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('base = "mxfp8"\noperands = {gradient = "mxfp8-e5m2"}\n')
+    found = compared(mlp(), str(path), "mxfp8")
+    assert found.arm("mine").whole.error > found.arm("mxfp8").whole.error
+
+
+def test_a_static_scale_is_not_tried_again() -> None:
+    fixed = replace(recipe("fp16-mixed"), name="fixed", loss_scaling=StaticScaling(scale=65536.0))
+    arm = compared(steep(2.0**8), fixed).arm("fixed")
+    assert (arm.skipped, arm.loss_scale) == (0, 65536)
+    assert arm.whole.nonfinite > 0
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"recipes": ["mxfp9"]}, "unknown recipe 'mxfp9'.*Did you mean"),
         ({"backend": "cuda"}, "unknown backend 'cuda'"),
-        ({"scale": 0.0}, "must be a positive number, not 0.0"),
-        ({"scale": math.nan}, "must be a positive number, not nan"),
+        ({"scale": 0.0}, "scale must be a positive number, not 0.0"),
+        ({"scale": math.nan}, "scale must be a positive number, not nan"),
+        ({"recipes": ["mine.toml"]}, "there is no recipe file mine.toml"),
         ({"scale": 8.0, "recipes": ["bf16-mixed"]}, "none of fp32, bf16-mixed scales its loss"),
     ],
 )

@@ -79,6 +79,24 @@ class Plain(Odd):
         return logits.softmax(-1).log().mean()
 
 
+@pytest.mark.slow
+def test_a_published_model_is_no_reference_when_it_is_converted_alone() -> None:
+    """Llama's norms and the loss go through fp32, whatever the model is in."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=2,
+    )  # fmt: skip
+    model, ids = transformers.LlamaForCausalLM(config), torch.randint(0, 64, (2, 16))
+    batch = {"input_ids": ids, "labels": ids}
+    found = exact(model, batch)
+    own = gradients(model, loss_in(model(**batch)))
+    alone = gradients(model.double(), loss_in(model(**batch)))
+    assert 1e-8 < apart(alone, found.gradients) < 1e-6
+    assert 1e-8 < apart(own, found.gradients) < 1e-6
+
+
 class Sequences(nn.Module):
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()

@@ -14,8 +14,9 @@ ALL = "all"
 @click.command()
 @click.argument("model", default="quick")
 @click.option("--recipes", "--recipe", "recipes",
-              help="Recipes, separated by commas; fp32 is always compared. Without it, tf32, "
-              "bf16-mixed, fp16-mixed, fp8-current, mxfp8, mxfp6, mxfp4 and nvfp4.")  # fmt: skip
+              help="Recipes or recipe files (TOML), separated by commas; fp32 is always compared. "
+              "Without it, tf32, bf16-mixed, fp16-mixed, fp8-current, mxfp8, mxfp6, mxfp4 and "
+              "nvfp4.")  # fmt: skip
 @click.option("--batch", type=int, help="Sequences or images in the batch.")
 @click.option("--seed", type=int,
               help="Of initialization, batch, dropout and stochastic rounding.")  # fmt: skip

@@ -41,7 +41,8 @@ def _state(label: str, state: StateComparison, layers: int | None) -> Iterator[R
         yield Text("By parameter:" if layers is None else "Where each is off most:")
         yield _layers(state, layers)
     for text in state.answers:
-        yield Text(textwrap.fill(f"• {text}", WIDTH, subsequent_indent="  "))
+        together = text.replace(" %", "\N{NO-BREAK SPACE}%")
+        yield Text(textwrap.fill(f"• {together}", WIDTH, subsequent_indent="  "))
     yield Text("")
 
 

@@ -35,16 +35,7 @@ def answers(state: StateComparison, recipes: Sequence[Recipe]) -> Iterator[str]:
     yield from _weights(state)
     yield from _scaled(state)
     yield from _drawn(state, recipes)
-    for arm in state.arms:
-        if arm.converted == 0:
-            kept = ", ".join(f"{name}: {why}" for name, why in arm.kept.items()) or "there is none"
-            yield f"{arm.recipe}: no product of a weight was converted ({kept})."
-    unchanged = [arm.recipe for arm in state.arms[1:] if arm.is_fp32]
-    if unchanged:
-        yield (
-            f"{', '.join(unchanged)}: the gradient is that of fp32 to the bit, so nothing was "
-            "converted."
-        )
+    yield from _left(state)
     left_out = state.noise()
     if left_out:
         yield (
@@ -55,6 +46,23 @@ def answers(state: StateComparison, recipes: Sequence[Recipe]) -> Iterator[str]:
         yield f"Without a gradient: {_few(state.without_gradient)}."
     for name, why in state.refused.items():
         yield f"{name} was refused: {why}"
+
+
+def _left(state: StateComparison) -> Iterator[str]:
+    """What a recipe did not reach."""
+    for arm in state.arms:
+        if arm.converted == 0:
+            kept = ", ".join(f"{name}: {why}" for name, why in arm.kept.items()) or "there is none"
+            yield f"{arm.recipe}: no product of a weight was converted ({kept})."
+        if arm.left:
+            products = _few([f"{count} of {name}" for name, count in arm.left.items()])
+            yield f"{arm.recipe}: products left as the model has them: {products}."
+    unchanged = [arm.recipe for arm in state.arms[1:] if arm.is_fp32]
+    if unchanged:
+        yield (
+            f"{', '.join(unchanged)}: the gradient is that of fp32 to the bit, so nothing was "
+            "converted."
+        )
 
 
 def _weights(state: StateComparison) -> Iterator[str]:

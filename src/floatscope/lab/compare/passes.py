@@ -18,7 +18,8 @@ from floatscope.lab.probe.subject import State
 from floatscope.lab.unchanged import unchanged
 from floatscope.recipes import Recipe
 from floatscope.recipes.loss_scaling import LossScaleCollapse
-from floatscope.recipes.quantized import Report
+from floatscope.recipes.report import Report
+from floatscope.recipes.scalings import LossScaling, StaticScaling
 from floatscope.recipes.train_step import TrainStep
 
 
@@ -34,7 +35,7 @@ class Pass:
     skipped: int = 0
     """Passes before it that a training would have skipped."""
     report: Report | None = None
-    """Which products had operands of their own; None if the recipe has none."""
+    """What became of the products; None if nobody looked."""
 
 
 @dataclass(frozen=True)
@@ -68,22 +69,23 @@ class Bench:
         _check_exact(gradients)
         return Pass(loss.item(), gradients)
 
-    def under(self, step: TrainStep, *, retries: bool) -> Pass:
+    def under(self, step: TrainStep) -> Pass:
         """The pass that a training step makes, without its update.
+
+        After a pass that is skipped it goes on as training does, with the next smaller loss scale,
+        unless the scale is fixed or the loss itself is not finite.
 
         Args:
             step: of this model, with an optimizer that never stepped.
-            retries: whether to go on as training does, with the next smaller loss scale, after a
-                pass that is skipped.
 
         Raises:
             RecipeError: the recipe cannot be computed on this model.
             StudyError: the loss function raised.
         """
-        skipped = 0
+        skipped, moves = 0, isinstance(step.recipe.loss_scaling, LossScaling)
         while True:
             found, is_skipped = self._attempt(step)
-            if not (is_skipped and retries and math.isfinite(found.loss)):
+            if not (is_skipped and moves and math.isfinite(found.loss)):
                 return replace(found, skipped=skipped)
             skipped += 1
 
@@ -129,16 +131,15 @@ def training_step(
     Args:
         model: what it trains.
         recipe: how.
-        scale: the loss scale in place of the recipe's first, if it scales the loss.
+        scale: a fixed loss scale in place of the recipe's, if it scales the loss.
         backend: who computes 16-bit products.
         seed: of stochastic rounding.
 
     Raises:
         RecipeError: the model cannot be trained under this recipe.
     """
-    scaling = recipe.loss_scaling
-    if scale is not None and scaling is not None:
-        recipe = replace(recipe, loss_scaling=replace(scaling, initial=scale))
+    if scale is not None and recipe.loss_scaling is not None:
+        recipe = replace(recipe, loss_scaling=StaticScaling(scale=scale))
     trained = [p for p in model.parameters() if p.requires_grad]
     return TrainStep(model, torch.optim.SGD(trained), recipe, backend=backend, seed=seed)
 

@@ -61,6 +61,8 @@ class Arm:
     recipe has none."""
     kept: dict[str, str]
     """Weights whose products were left alone, and why."""
+    left: dict[str, int]
+    """Products in another dtype than the recipe's, by operation and dtype."""
     weights: str
     """The format of the weights at which recipe and reference were compared; "fp32" for the
     model's own."""

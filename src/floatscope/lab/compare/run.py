@@ -22,6 +22,8 @@ from floatscope.lab.probe.subject import State, Subject
 from floatscope.lab.run.environment import environment
 from floatscope.lab.unchanged import on_copies
 from floatscope.recipes import Recipe, check_backend, recipe
+from floatscope.recipes.report import Report
+from floatscope.recipes.scalings import StaticScaling
 
 FLOOR = "fp32"
 RECIPES = (
@@ -55,7 +57,8 @@ def compare(
         model: with fp32 parameters; it is left as it was.
         given: a function of the model that returns its loss, or a batch: what the model is called
             with, to return its loss (see `floatscope.lab.models.factory_called`).
-        recipes: names or recipes; fp32 is always compared, as the floor.
+        recipes: recipes, names of the catalogue or TOML files; fp32 is always compared, as the
+            floor.
         scale: a loss scale for recipes that scale their loss, in place of their own.
         seed: of what the model draws and of stochastic rounding.
         backend: who computes 16-bit products: "auto", "native" or "emulated".
@@ -118,20 +121,25 @@ def checked(
             positive number or has nothing to scale.
     """
     check_backend(backend)
-    named = [recipe(FLOOR), *(recipe(r) if isinstance(r, str) else r for r in recipes)]
-    chosen = tuple(dict.fromkeys(named))
+    chosen = tuple(dict.fromkeys([recipe(FLOOR), *map(_called, recipes)]))
     twice = [r.name for r in chosen if [other.name for other in chosen].count(r.name) > 1]
     if twice:
         raise RecipeError(f"two different recipes are called {twice[0]}; give one another name.")
     if scale is not None:
-        if not 0 < scale < math.inf:
-            raise RecipeError(f"the loss scale must be a positive number, not {scale}.")
+        StaticScaling(scale=scale)
         if not any(r.loss_scaling for r in chosen):
             raise RecipeError(
                 f"a loss scale of {scale:g} would change nothing: none of "
                 f"{', '.join(r.name for r in chosen)} scales its loss. fp16-mixed does."
             )
     return chosen
+
+
+def _called(given: Recipe | str) -> Recipe:
+    """The recipe itself, in the file, or of the catalogue."""
+    if isinstance(given, Recipe):
+        return given
+    return Recipe.from_toml(given) if given.endswith(".toml") else recipe(given)
 
 
 def _compare_state(
@@ -189,12 +197,12 @@ class _UnderWay:
         with on_copies(bench.model):
             step = training_step(bench.model, chosen, self.scale, self.backend, bench.seed)
             exact = self.exact(weights)
-            found = bench.under(step, retries=self.scale is None)
+            found = bench.under(step)
             whole, layers = differences(found.gradients, exact.gradients)
             if not self.arms and whole.error > UNSTEADY:
-                _check_repeats(found, bench.under(step, retries=False))
+                _check_repeats(found, bench.under(step))
         self._floor = self._floor or found.gradients
-        report = found.report if chosen.operands is not None else None
+        report = found.report or Report()
         self.arms.append(
             Arm(
                 recipe=chosen.name,
@@ -204,8 +212,9 @@ class _UnderWay:
                 loss_scale=found.loss_scale,
                 skipped=found.skipped,
                 is_fp32=_same(found.gradients, self._floor),
-                converted=None if report is None else report.converted.total(),
-                kept={} if report is None else report.kept,
+                converted=None if chosen.operands is None else report.converted.total(),
+                kept=report.kept,
+                left=dict(report.left),
                 weights=weights,
                 whole=whole,
                 layers=layers,
