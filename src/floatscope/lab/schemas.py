@@ -9,6 +9,7 @@ from typing import Any
 
 from floatscope.lab.compare import records as compare_records
 from floatscope.lab.decision import records as decision_records
+from floatscope.lab.lecture import keep as lecture
 from floatscope.lab.memory import records as memory_records
 from floatscope.lab.probe import records as probe_records
 from floatscope.lab.run import records
@@ -48,6 +49,10 @@ def schemas() -> dict[str, dict[str, Any]]:
         ).json_schema(),
         f"summary-{folder.SCHEMA_VERSION}": TypeAdapter(Summary).json_schema(),
         f"stress-{folder.SCHEMA_VERSION}": TypeAdapter(StressSummary).json_schema(),
+        **{
+            f"lecture-demo-{number}-{lecture.SCHEMA_VERSION}": lecture.schema(number)
+            for number in lecture.KINDS
+        },
     }
 
 

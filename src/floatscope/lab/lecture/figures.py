@@ -59,7 +59,7 @@ def formats(record: Formats) -> Spec:
         for at, text, align in (
             (row.min_octave, f"2^{row.min_octave}", "right"), (row.emax + 1, row.max, "left"))
     ]  # fmt: skip
-    y = {"field": "name", "type": "nominal", "sort": names, "axis": {"grid": False}}
+    y = _names("name", names)
     x = _number("from", axis={"tickCount": 8}, scale={"domain": [-185, 175], "nice": False})
     bars = {
         "data": {"values": parts},
@@ -176,7 +176,7 @@ _PERCENT = {"tickCount": 5, "labelExpr": "datum.label + ' %'"}
 _DECADES = [m * 10.0**e for e in range(-4, 3) for m in (1, 2, 5)]
 
 
-def _end(name: str, run: ScalingRun) -> dict[str, Any]:
+def _end(name: str, run: ScalingRun) -> Spec:
     exponent = run.final_exponent
     return {"run": name, "step": len(run.steps), "k": exponent, "text": f"2^{exponent}"}
 
@@ -195,7 +195,7 @@ def master_weights(record: MasterWeights) -> Spec:
             lost += [{"arm": arm, "step": at.step, "lost": at.lost.share} for at in training.lost]
     names = list(dict.fromkeys(dot["arm"] for dot in dots))
     color = _colors(names, "arm")
-    y = {"field": "arm", "type": "nominal", "sort": names, "axis": {"grid": False}}
+    y = _names("arm", names)
     left = {
         "width": PANEL,
         "height": HEIGHT,
@@ -230,30 +230,33 @@ def _means(lost: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _number(field: str, **more: Any) -> dict[str, Any]:
-    return {"field": field, "type": "quantitative", **more}
+def _number(field: str, axis: Spec | None = None, **more: Any) -> Spec:
+    return {"field": field, "type": "quantitative", "axis": {"title": None, **(axis or {})}, **more}
 
 
-def _as_it_is(field: str) -> dict[str, Any]:
+def _names(field: str, names: Sequence[str]) -> Spec:
+    axis = {"title": None, "grid": False}
+    return {"field": field, "type": "nominal", "sort": list(names), "axis": axis}
+
+
+def _as_it_is(field: str) -> Spec:
     return {"field": field, "type": "quantitative", "scale": None, "legend": None}
 
 
-def _text(**more: Any) -> dict[str, Any]:
+def _text(**more: Any) -> Spec:
     return {"type": "text", "fontSize": 12, "color": "currentColor", **more}
 
 
-def _scale(field: str, domain: Sequence[str], colors: Sequence[str]) -> dict[str, Any]:
+def _scale(field: str, domain: Sequence[str], colors: Sequence[str]) -> Spec:
     scale = {"domain": list(domain), "range": list(colors)}
     return {"field": field, "type": "nominal", "scale": scale}
 
 
-def _colors(names: Sequence[str], field: str) -> dict[str, Any]:
+def _colors(names: Sequence[str], field: str) -> Spec:
     return {**_scale(field, names, [COLORS[name] for name in names]), "legend": None}
 
 
-def _lines(
-    rows: Sequence[dict[str, Any]], x: dict[str, Any], y: dict[str, Any], color: dict[str, Any]
-) -> Spec:
+def _lines(rows: Sequence[dict[str, Any]], x: Spec, y: Spec, color: Spec) -> Spec:
     """One panel of lines with points."""
     line = {
         "data": {"values": list(rows)},
