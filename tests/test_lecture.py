@@ -121,6 +121,18 @@ def test_remedies(found: Swallowed) -> None:
         assert abs(chance.result - right[form]) < 4 * chance.spread / 8
 
 
+@pytest.mark.parametrize("name", ["fp16", "bf16"])
+def test_kahan_is_that_of_torch(found: Swallowed, name: str) -> None:
+    addend = torch.tensor(1e-4, dtype=DTYPES[name])
+    total, excess = torch.zeros_like(addend), torch.zeros_like(addend)
+    for _ in range(10_000):
+        corrected = addend - excess
+        new = total + corrected
+        total, excess = new, (new - total) - corrected
+    (ours,) = [r for r in found.remedies if (r.format, r.name) == (name, "kahan")]
+    assert ours.result == total.item()
+
+
 def test_nine_answers(found: Swallowed) -> None:
     answers = {(a.delta, a.format): a.swallowed for a in found.added}
     assert answers == {

@@ -35,10 +35,11 @@ from floatscope.lab.base_model import (
 )
 from floatscope.lab.base_model.cache import cache_path
 from floatscope.lab.lecture import fp16_grads, train_with_storage
+from floatscope.lab.lecture.decay import decay
 from floatscope.lab.lecture.demo3_gradients import flat, fp32_grads, gradients
 from floatscope.lab.lecture.demo4_scaling import scaling
 from floatscope.lab.lecture.demo5_master import ARMS, MORE, Arm, train_arm, unmoved
-from floatscope.lab.lecture.moments import SecondMoment, decay
+from floatscope.lab.lecture.follow import SecondMoment
 from floatscope.lab.lecture.parallel import Request, trained_apart
 from floatscope.lab.lecture.records import MasterWeights
 from floatscope.lab.lecture.run import Lecture
@@ -197,10 +198,9 @@ def test_second_moment_beside_fp32(data: Tensor) -> None:
         optimizer = make_optimizer(model, training)
         second = SecondMoment(optimizer, training.beta2)
         how = replace(recipe("fp32"), name="x", stored=Stored(moments=moments))
-        for n, _ in enumerate(train(model, optimizer, data, training, how), start=1):
-            found = second.after(n, measures=n == 3)
-        (at,) = found
-        assert at.step == 3
+        for _ in train(model, optimizer, data, training, how):
+            second.after()
+        at = second.at(3)
         assert (at.ratio == (1.0, 1.0, 1.0)) is same
         assert at.ratio[0] <= at.ratio[1] <= at.ratio[2]
         assert at.ratio[1] == pytest.approx(1, abs=2e-3)

@@ -2,8 +2,8 @@
 
 Between 2^e and 2^(e+1) a format's numbers are one ulp apart. What is added to a number and is less
 than half an ulp is rounded away: the sum stays where it was. A number that grows has growing ulps,
-so (a) a long sum of small numbers stalls, at the first power of two whose ulp is twice the addend;
-and (b) 1 + delta is 1 for every delta up to half of eps.
+so (a) a long sum of small numbers stalls, at the first power of two whose ulp is at least twice the
+addend; and (b) 1 + delta is 1 for every delta up to half of eps.
 
 The remedies keep what would be lost: in a wider sum (fp32), in a second number (Kahan), by adding
 what is of equal size (pairwise), or in the mean, by rounding up with the probability of the rest
@@ -15,8 +15,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from floatscope.lab.lecture.predict_stall import predicted_stall
-from floatscope.lab.lecture.records import Added, Remedy, Sum, Swallowed
+from floatscope.lab.lecture.records import Added, Remedy, Swallowed
+from floatscope.lab.lecture.sum_rows import remedy, sum_record
 from floatscope.rounding import round_to
 
 FORMATS, NARROW = ("fp32", "fp16", "bf16"), ("fp16", "bf16")
@@ -35,8 +35,8 @@ def swallowed() -> Swallowed:
         increment=INCREMENT,
         additions=ADDITIONS,
         sums=(
-            sum_record("fp32", addends["fp32"], in_fp32[:, 0]),
-            *(sum_record(name, addends[name], own[name]) for name in NARROW),
+            sum_record("fp32", addends["fp32"], in_fp32[:, 0], ADDITIONS),
+            *(sum_record(name, addends[name], own[name], ADDITIONS) for name in NARROW),
         ),
         remedies=(*wide, *(r for name in NARROW for r in remedies(name, addends[name]))),
         added=tuple(one_plus(delta, name) for delta in DELTAS for name in FORMATS),
@@ -58,22 +58,6 @@ def running_sums(addend: Tensor, form: str) -> Tensor:
     return torch.stack(sums)
 
 
-def sum_record(form: str, addend: Tensor, sums: Tensor) -> Sum:
-    """What became of a sum, and what the ulps say of it."""
-    stalled_after = int((sums == sums[-1]).nonzero()[0]) if sums[-1] == sums[-2] else None
-    predicted_after, predicted_value = predicted_stall(form, addend.item())
-    shown = [*range(0, len(sums) - 1, 100), len(sums) - 1]
-    return Sum(
-        format=form,
-        increment=addend.item(),
-        result=sums[-1].item(),
-        stalled_after=stalled_after,
-        predicted_after=predicted_after if predicted_after < ADDITIONS else None,
-        predicted_value=predicted_value,
-        trace=tuple((n, sums[n].item()) for n in shown),
-    )
-
-
 def remedies(form: str, addend: Tensor) -> list[Remedy]:
     """Everything in 16 bits, and yet not stalled."""
     total, excess = torch.zeros_like(addend), torch.zeros_like(addend)
@@ -81,7 +65,7 @@ def remedies(form: str, addend: Tensor) -> list[Remedy]:
     for n in range(ADDITIONS):
         corrected = round_to(addend - excess, form)
         new = round_to(total + corrected, form)
-        total, excess = new, (new - total) - corrected  # exactly what `new` has too much
+        total, excess = new, (new - total) - corrected  # a number of the format (Dekker 1971)
         chance = round_to(chance + addend, form, rounding="stochastic", key=n)
     parts = torch.nn.functional.pad(addend.expand(ADDITIONS), (0, 2**14 - ADDITIONS))
     while len(parts) > 1:
@@ -91,18 +75,6 @@ def remedies(form: str, addend: Tensor) -> list[Remedy]:
         remedy(form, "pairwise", parts[0]),
         remedy(form, "stochastic", chance),
     ]
-
-
-def remedy(form: str, name: str, results: Tensor) -> Remedy:
-    """One line of the second table."""
-    spread = results.std().item() if results.numel() > 1 else 0.0
-    return Remedy(
-        format=form,
-        name=name,
-        result=results.mean().item(),
-        spread=spread,
-        repetitions=results.numel(),
-    )
 
 
 def one_plus(delta: float, form: str) -> Added:

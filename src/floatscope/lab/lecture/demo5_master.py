@@ -29,8 +29,8 @@ from floatscope.lab.base_model import (
     single_threaded,
     train,
 )
-from floatscope.lab.lecture.moments import SecondMoment
-from floatscope.lab.lecture.records import Counted, LostAt, MomentAt, Trained, Unmoved
+from floatscope.lab.lecture.follow import Follower
+from floatscope.lab.lecture.records import Counted, Trained, Unmoved
 from floatscope.recipes import recipe
 from floatscope.recipes.formats_of import Stored
 from floatscope.rounding import round_to
@@ -90,15 +90,11 @@ def train_arm(
     model = make_model(BASE_CONFIG, training.seed)
     optimizer = make_optimizer(model, training)
     how = replace(recipe("fp32"), name=arm.name, stored=arm.stored)
-    second = SecondMoment(optimizer, arm.beta2) if arm.stored.moments[1] != "fp32" else None
-    lost: list[LostAt] = []
-    moments: list[MomentAt] = []
+    followed = arm.beta2 if arm.stored.moments[1] != "fp32" else None
+    follower = Follower(optimizer, followed, EVERY)
     with single_threaded():
         for n, result in enumerate(train(model, optimizer, data, training, how), start=1):
-            if n % EVERY == 0 and (s := result.stored) is not None:
-                lost.append(LostAt(step=n, lost=Counted(count=s.lost, of=s.of)))
-            if second is not None:
-                moments += second.after(n, measures=n % EVERY == 0)
+            follower.after(result.stored)
             done(n)
         bits = bits_per_char(model, val)
     return Trained(
@@ -106,8 +102,8 @@ def train_arm(
         seed=training.seed,
         beta2=arm.beta2,
         bits=bits,
-        lost=tuple(lost),
-        moments=tuple(moments),
+        lost=tuple(follower.lost),
+        moments=tuple(follower.moments),
     )
 
 

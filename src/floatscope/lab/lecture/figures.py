@@ -28,7 +28,7 @@ PANEL = 200
 COLORS = {
     "fp32": "var(--arm-0)", "fp16": "var(--arm-3)", "bf16": "var(--arm-1)",
     "bf16+fp32": "var(--arm-2)", "bf16+SR": "var(--arm-4)", "bf16+Kahan": "var(--arm-5)",
-    "v bf16": "var(--arm-6)", "v bf16 β₂ .999": "var(--arm-7)",
+    "v bf16": "var(--arm-6)", "v bf16 0.999": "var(--arm-7)",
 }  # fmt: skip
 ARMS = {
     "bf16": "bf16", "fp16": "fp16", "bf16+master": "bf16+fp32",
@@ -60,7 +60,9 @@ def formats(record: Formats) -> Spec:
             (row.min_octave, f"2^{row.min_octave}", "right"), (row.emax + 1, row.max, "left"))
     ]  # fmt: skip
     y = _names("name", names)
-    x = _number("from", axis={"tickCount": 8}, scale={"domain": [-185, 175], "nice": False})
+    x = _number(
+        "from", axis={"grid": False, "tickCount": 8}, scale={"domain": [-185, 175], "nice": False}
+    )
     bars = {
         "data": {"values": parts},
         "mark": {"type": "bar", "height": 18, "color": "currentColor"},
@@ -188,7 +190,7 @@ def master_weights(record: MasterWeights) -> Spec:
         slow = training.beta2 != 0.95
         if training.arm not in ARMS:
             continue
-        arm = ARMS[training.arm] + (" β₂ .999" if slow else "")
+        arm = ARMS[training.arm] + (" 0.999" if slow else "")
         difference = record.paired(training.arm, training.beta2)[training.seed]
         dots.append({"arm": arm, "bits": difference})
         if not slow and training.moments == ():

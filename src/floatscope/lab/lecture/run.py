@@ -90,7 +90,7 @@ def master_weights(
     import torch
 
     from floatscope.lab.lecture import demo5_master as demo
-    from floatscope.lab.lecture.moments import decay
+    from floatscope.lab.lecture.decay import decay
     from floatscope.lab.lecture.parallel import Request, trained_apart
     from floatscope.lab.lecture.records import MasterWeights
 
