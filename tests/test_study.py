@@ -282,7 +282,9 @@ def test_presets() -> None:
 def test_another_plan_in_the_folder_is_named(place: Path) -> None:
     before = (place / "done" / "study.json").read_bytes()
     other = floatscope(*RUN, "--out", "done", "--seeds", "1", cwd=place)
-    assert_one_error(other, "done holds another study: seeds was [1, 2], now [1]")
+    assert_one_error(
+        other, "done holds another study: question.n was 2, now 1; seeds was [1, 2], now [1]"
+    )
     assert "Nothing was changed" in other.stderr
     assert (place / "done" / "study.json").read_bytes() == before
 
