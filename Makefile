@@ -45,6 +45,7 @@ bench: $(VENV)/dev.stamp
 	$(BIN)/python benchmarks/recipes.py
 	$(BIN)/python benchmarks/accumulate.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/report.py
 
 clean:
 	rm -rf $(VENV) node_modules

@@ -111,9 +111,6 @@ class Opened:
 
 def test_figures_come_alive_and_nothing_is_fetched(browser: Any, pages: dict[str, Path]) -> None:
     opened = Opened(browser, pages["novel"])
-    interactive = opened.page.evaluate("performance.timing.domInteractive - "
-                                       "performance.timing.responseEnd")  # fmt: skip
-    assert interactive < 5000  # one second on a quiet machine
     opened.reveal()
     opened.scroll_through()
     opened.page.locator("[data-alive]").nth(4).wait_for()

@@ -28,7 +28,7 @@ from floatscope.lab.run.records import JOURNAL, Manifest
 from floatscope.lab.study.folder import StudyFolder, open_study
 from floatscope.lab.study.plan import BASELINE
 from floatscope.lab.study.summary import Summary, summarize
-from floatscope.report.memory_record import MemoryRecord, memory_folders, read_memory
+from floatscope.report.memory_record import MemoryRecord, by_weight, memory_folders, read_memory
 from floatscope.report.probes import ProbeRecord, probe_folders, read_probe
 from floatscope.spectrum import storage
 from floatscope.spectrum.spectrum import Spectrum
@@ -141,7 +141,9 @@ def gather(folder: Path) -> Evidence:
         ),
         under_way=tuple(_under_way(study)),
         probes=readable("probe", read_probe, probe_folders(folder)),
-        memories=readable("memory", read_memory, memory_folders(folder)),
+        memories=by_weight(
+            readable("memory", read_memory, memory_folders(folder)), study.plan.model.attention
+        ),
         comparisons=readable(
             "compare", read_comparison, sorted(folder.glob(f"compare/**/{COMPARE}"))
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,16 @@ def live(arm: dict[str, Any], stage: str) -> int | None:
 def memory_folders(study: Path) -> list[Path]:
     """Where the memory records of a study lie."""
     return sorted(path.parent for path in study.glob(f"memory/**/{RECORD}"))
+
+
+def by_weight(records: Iterable[MemoryRecord], attention: str) -> tuple[MemoryRecord, ...]:
+    """Those with fp32 first, of these the one with the study's own `attention`."""
+
+    def weight(record: MemoryRecord) -> tuple[bool, bool]:
+        own = record.data["shape"].get("attention") == attention
+        return record.num_parameters is None, not own
+
+    return tuple(sorted(records, key=weight))
 
 
 def read_memory(folder: Path) -> MemoryRecord:

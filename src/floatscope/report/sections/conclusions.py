@@ -9,13 +9,12 @@ from floatscope.lab.probe.answers import SCALED, SMALLEST
 from floatscope.lab.probe.records import BlockTotal
 from floatscope.report.evidence import Evidence
 from floatscope.report.memory_record import MemoryRecord, live
+from floatscope.report.memory_words import ATTENTION
 from floatscope.report.probes import ProbedState
 from floatscope.report.section import Section
 from floatscope.report.sections.loss import BF16, FP16, UNSCALED
 from floatscope.report.sections.memory import activations
 from floatscope.report.words import Say, mebibytes, number, percent
-
-ATTENTION = {"fused": "融合注意力", "materialized": "显式存下分数的注意力"}
 
 
 @dataclass(frozen=True, kw_only=True)
