@@ -75,7 +75,7 @@ def test_quantized_weights_have_rows_from_forward_to_backward(name: str) -> None
 
 
 def kept_out(name: str) -> dict[str, str]:
-    from floatscope.recipes.roles import kept_weights
+    from floatscope.recipes.keeping_out import kept_weights
 
     workload, _ = tiny_gpt(name, "materialized")
     return kept_weights(workload.model(), recipe(name).kept)

@@ -21,10 +21,10 @@ from floatscope.recipes.backend import has_units
 from floatscope.recipes.compute import compute
 from floatscope.recipes.formats_of import Kept, Operand, Operands
 from floatscope.recipes.hadamard import signs_of, turned
+from floatscope.recipes.keeping_out import kept_weights
 from floatscope.recipes.multiply import multiply
 from floatscope.recipes.quantize import Quantized, carrier_of, quantize
 from floatscope.recipes.quantized import Memory, Report
-from floatscope.recipes.roles import kept_weights
 from floatscope.rounding import block_round, round_to
 
 LOW = [name for name, r in CATALOGUE.items() if r.operands is not None]

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.optim import LBFGS, Optimizer
+from torch.optim import LBFGS
 
 from floatscope.errors import RecipeError
+from floatscope.recipes.optimizers import OneOrTogether, each_of, held_by
 
 NATIVE = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """Formats of stored weights that parameters may have as their dtype."""
 
 
 def check_trainable(
-    model: nn.Module, optimizer: Optimizer, clip_norm: float | None, weights: str = "fp32"
+    model: nn.Module, optimizer: OneOrTogether, clip_norm: float | None, weights: str = "fp32"
 ) -> None:
     """Refuse what cannot be trained.
 
@@ -24,8 +25,7 @@ def check_trainable(
         RecipeError: see `TrainStep`.
     """
     names = {id(p): name for name, p in model.named_parameters()}
-    held = [p for group in optimizer.param_groups for p in group["params"]]
-    trained = [p for p in held if id(p) in names and p.requires_grad]
+    trained = [p for p in held_by(optimizer) if id(p) in names and p.requires_grad]
     if not trained:
         raise RecipeError(
             "there is nothing to train: the optimizer holds no parameter of this model that "
@@ -41,7 +41,7 @@ def check_trainable(
                 f"{weights}. Convert the model with model.float(): what is stored in fewer bits is "
                 "rounded by the recipe."
             )
-    if isinstance(optimizer, LBFGS):
+    if any(isinstance(one, LBFGS) for one in each_of(optimizer)):
         raise RecipeError("LBFGS needs a closure and several losses a step; take another one.")
     if clip_norm is not None and not (
         isinstance(clip_norm, (int, float)) and clip_norm > 0 and not math.isnan(clip_norm)

@@ -272,6 +272,7 @@ class QuantizedProducts:
         return StochasticKey(
             seed=self.memory.seed,
             step=self.memory.step,
+            micro_step=self.memory.micro_step,
             module=weight.name,
             role=f"{product}/{role}",
             call=call,

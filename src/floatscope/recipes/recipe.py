@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from floatscope.errors import RecipeError, unknown
 from floatscope.recipes.formats_of import Kept, Operand, Operands, Stored
 from floatscope.recipes.scalings import LossScaling, Scaling
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from floatscope.recipes.report import Memory, Report
 
 ProductFormat = Literal["fp32", "bf16", "fp16"]
 BACKENDS = ("auto", "native", "emulated")
@@ -74,6 +80,14 @@ class Recipe:
         from floatscope.recipes.show import shown
 
         return shown(self)
+
+    def compute(
+        self, model: nn.Module, backend: str = "auto", memory: Memory | None = None
+    ) -> AbstractContextManager[Report | None]:
+        """Inside it, calls of `model` compute as the recipe says (see `fs.compute`)."""
+        from floatscope.recipes.compute import compute
+
+        return compute(self, model, backend, memory)
 
     def table(self) -> list[tuple[str, str, str]]:
         """What is kept or done where, and in which format: (part, role, format), in words."""

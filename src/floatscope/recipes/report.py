@@ -33,6 +33,14 @@ class Report:
     """Products in another dtype than the recipe's, such as rotary angles that a model computes in
     fp32, and other libraries' operations, which may multiply; by operation and dtype."""
 
+    def add(self, other: Report) -> None:
+        """Add what was done to another part of the same step, such as a micro-batch."""
+        self.converted += other.converted
+        self.kept = {**other.kept, **self.kept}
+        self.without_weight += other.without_weight
+        self.emulated += other.emulated
+        self.left += other.left
+
 
 @dataclass
 class Memory:
@@ -46,6 +54,8 @@ class Memory:
 
     def __post_init__(self) -> None:
         self._decided: dict[str, tuple[int, float]] = {}
+        self.micro_step = 0
+        """Of the micro-batches of a step, which is under way; stochastic rounding differs."""
 
     def amax(self, name: str, own: float, history: int) -> float:
         """The largest magnitude of the steps before; of this call, if it was 0 in all of them.

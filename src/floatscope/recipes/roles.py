@@ -14,11 +14,8 @@ over by a later tensor at the same address.
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -27,6 +24,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from floatscope.errors import RecipeError
 from floatscope.recipes.formats_of import Kept
+from floatscope.recipes.keeping_out import kept_weights
 from floatscope.recipes.passes import memory_of
 
 DERIVED = "(derived)"
@@ -214,50 +212,3 @@ class Roles:
 def version_of(tensor: Tensor) -> int:
     """How often a tensor was changed in place; 0 where Torch does not count."""
     return 0 if tensor.is_inference() else tensor._version
-
-
-def kept_weights(model: nn.Module, kept: Kept) -> dict[str, str]:
-    """Why each weight that is left alone is, by name.
-
-    Weights are the parameters of at least two dimensions that are no mere embedding tables.
-    """
-    embeddings = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    named = [(name, p) for name, p in model.named_parameters() if p.ndim >= 2]
-    ordered = [name for name, p in named if id(p) not in embeddings]
-    head = _head(model, named, embeddings) if kept.head else None
-    reasons = {}
-    body = [name for name in ordered if name != head]
-    last = max(kept.last, math.ceil(kept.last_share * len(body)))
-    for name in body[len(body) - last :] if last else []:
-        reasons[name] = f"among the last {last}"
-    for name in body[: kept.first]:
-        reasons[name] = f"among the first {kept.first}"
-    for name, _ in named:
-        if _matches(name, kept.names):
-            reasons[name] = "named"
-    if head:
-        reasons[head] = "the head"
-    return reasons
-
-
-def _head(
-    model: nn.Module, named: Sequence[tuple[str, Tensor]], embeddings: set[int]
-) -> str | None:
-    """The weight that makes the logits.
-
-    A linear layer's that is as long as an embedding, tied to it or not; else the longest embedding,
-    which the model may multiply with by itself; without embeddings, the last linear layer's.
-    """
-    linears = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear)}
-    lengths = {p.shape[0] for _, p in named if id(p) in embeddings}
-    own = [(name, p) for name, p in named if id(p) in linears]
-    if not lengths:
-        return own[-1][0] if own else None
-    long = [name for name, p in own if p.shape[0] in lengths and p.shape[0] == max(lengths)]
-    tables = [(p.shape[0], name) for name, p in named if id(p) in embeddings]
-    return long[-1] if long else max(tables)[1]
-
-
-def _matches(name: str, patterns: Iterable[str]) -> bool:
-    module = name.rpartition(".")[0]
-    return any(fnmatchcase(name, p) or fnmatchcase(module, p) for p in patterns)

@@ -35,11 +35,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from floatscope.errors import RecipeError
 from floatscope.recipes.formats_of import Stored
-from floatscope.recipes.movement import MASTER, REST, Movement, StoredUpdate, parts
+from floatscope.recipes.keeping_out import kept_in_fp32
+from floatscope.recipes.movement import MASTER, REST, Movement, StoredUpdate
+from floatscope.recipes.optimizers import Optimizers, as_one
 from floatscope.recipes.storage_checks import (
     check_apart,
     check_gradient,
@@ -48,15 +49,12 @@ from floatscope.recipes.storage_checks import (
     check_state,
 )
 from floatscope.recipes.storage_states import States, nearest, round_in_place
+from floatscope.recipes.storage_values import kahan, rounded, working_copies
 from floatscope.rounding.cast import Cast
-from floatscope.rounding.pages import fresh
 from floatscope.rounding.random_bits import StochasticKey
-from floatscope.rounding.tensors import round_tensor
 
 VERSION = 1
 UNKNOWN = -1
-KAHAN_PIECE = 1 << 16
-"""Elements at a time, whose fp64 temporaries stay in the caches."""
 
 
 @dataclass
@@ -71,6 +69,8 @@ class _Held:
     """Of the parameter when its master was last compared with it."""
     states: dict[str, Tensor] | None = None
     """Loaded, and to be put in the optimizer before its next step."""
+    cast: Cast | None = None
+    """To the format of the weights; None if this one stays in fp32."""
 
     @property
     def is_native(self) -> bool:
@@ -84,7 +84,7 @@ class Storage:
         stored: the formats, and how updates are rounded.
         model: names the parameters. What else the optimizer holds is stored too, under the name
             "group 0, parameter 3".
-        optimizer: any `torch.optim` optimizer that steps without a closure.
+        optimizer: any `torch.optim` optimizer that steps without a closure, or several.
         seed: of stochastic rounding. Random bits depend on it, the rank, the number of the step,
             the parameter's name and the element's place; not on threads or on what ran before.
         rank: of stochastic rounding. Replicas that hold the same weights need the same rank, or
@@ -92,29 +92,35 @@ class Storage:
 
     Raises:
         RecipeError: an optimizer that needs a closure, or a parameter in it that is not dense and
-            plain, or neither fp32 nor of the stored format's own dtype (fp64, integer, complex).
+            plain, or neither fp32 nor of the stored format's own dtype (fp64, integer, complex); a
+            pattern of `stored.keep` that names none; or optimizers that share a parameter.
     """
 
     def __init__(
         self,
         stored: Stored,
         model: nn.Module,
-        optimizer: Optimizer,
+        optimizer: Optimizers,
         *,
         seed: int = 0,
         rank: int = 0,
     ) -> None:
-        self.stored, self.model, self.optimizer = stored, model, optimizer
+        self.stored, self.model, self.optimizer = stored, model, as_one(optimizer)
         self.seed, self.rank = seed, rank
         self.num_steps = 0
         """Steps so far; those that a loss scaler skipped are none."""
-        check_optimizer(optimizer)
+        check_optimizer(self.optimizer)
         self._weights, self._master = nearest(stored.weights), nearest(stored.master or "fp32")
         self._gradients = nearest(stored.gradients)
-        self._states = States(stored, optimizer)
+        self._kept = kept_in_fp32(model, stored)
+        self._states = States(stored, self.optimizer, self._kept)
         self._held: dict[int, _Held] = {}
         for name, parameter in self._parameters():
-            check_parameter(parameter, name, stored)
+            check_parameter(parameter, name, self._how(parameter))
+
+    def _how(self, parameter: Tensor) -> Stored:
+        """How a parameter is stored."""
+        return Stored() if id(parameter) in self._kept else self.stored
 
     def _parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """What the optimizer holds; a tied parameter once, under its first name."""
@@ -142,29 +148,31 @@ class Storage:
         for name, parameter in self._parameters():
             held = self._held.get(id(parameter))
             if held is None or not self._agrees(held):
-                check_parameter(parameter, name, self.stored)
+                check_parameter(parameter, name, self._how(parameter))
                 self._states.check(parameter, name)
                 self._held[id(parameter)] = self._made(name, parameter)
             self._states.round(parameter)
         for parameter in self.model.parameters():
             is_plain = parameter.layout is torch.strided and parameter.device.type != "meta"
-            if id(parameter) not in self._held and parameter.dtype is torch.float32 and is_plain:
-                parameter.copy_(_rounded(parameter.detach(), self._weights))
+            is_known = id(parameter) in self._held or id(parameter) in self._kept
+            if not is_known and parameter.dtype is torch.float32 and is_plain:
+                parameter.copy_(rounded(parameter.detach(), self._weights))
 
     def _made(self, name: str, parameter: nn.Parameter) -> _Held:
-        held = _Held(name, parameter)
+        held, how = _Held(name, parameter), self._how(parameter)
+        held.cast = None if how != self.stored else self._weights
         weight = parameter.detach()
         if held.is_native:
             gradient, parameter.grad = parameter.grad, None
             parameter.grad_dtype = torch.float32
             parameter.grad = None if gradient is None else gradient.float()
             self._states.widen(parameter)
-        if self.stored.master:
-            held.master = _rounded(weight.float(), self._master).clone()
+        if how.master:
+            held.master = rounded(weight.float(), self._master).clone()
             weight = held.master
-        if self.stored.update == "kahan":
+        if how.update == "kahan":
             held.rest = torch.zeros_like(parameter)
-        parameter.copy_(_rounded(weight, self._weights))
+        parameter.copy_(rounded(weight, held.cast))
         held.version = parameter._version
         return held
 
@@ -172,7 +180,7 @@ class Storage:
         """Whether a parameter is still its master, rounded; looks at values only after a change."""
         parameter = held.parameter
         if held.master is not None and held.version != parameter._version:
-            own = _rounded(held.master, self._weights)
+            own = rounded(held.master, held.cast)
             same = (own == parameter) | ((own != own) & (parameter != parameter))
             if not bool(same.all()):
                 return False
@@ -192,7 +200,9 @@ class Storage:
         """
         for name, parameter in self._parameters():
             check_gradient(parameter, name)
-            if parameter.grad is not None and self._gradients is not None:
+            if parameter.grad is None or id(parameter) in self._kept:
+                continue
+            if self._gradients is not None:
                 round_in_place(parameter.grad, self._gradients)
 
     @torch.no_grad()
@@ -248,8 +258,10 @@ class Storage:
         """Parameters point to working copies inside; the list has what those became, after it."""
         aimed: list[Tensor] = []
         weights = [held.parameter.detach() for held in moving]
+        starts = [(w, False) if h.master is None else (h.master, True)
+                  for h, w in zip(moving, weights, strict=True)]  # fmt: skip
         try:
-            for held, start in zip(moving, _copies(moving), strict=True):
+            for held, start in zip(moving, working_copies(starts), strict=True):
                 if held.is_native:
                     self._states.widen(held.parameter)
                 held.parameter.data = start
@@ -263,18 +275,18 @@ class Storage:
         """Put what the optimizer made of a parameter into storage."""
         parameter, old = held.parameter, held.parameter.detach()
         if held.master is not None:
-            master = _rounded(aimed, self._keyed(self._master, held.name, "master"))
-            new = _rounded(master, self._weights)
+            master = rounded(aimed, self._keyed(self._master, held.name, "master"))
+            new = rounded(master, held.cast)
             movement.add(
                 held.master, aimed, old, new, mode=MASTER, before=held.master, after=master
             )
             held.master = master
         elif held.rest is not None:
-            new, rest = _kahan(aimed, held.rest, self._weights)
+            new, rest = kahan(aimed, held.rest, held.cast)
             movement.add(old, aimed, old, new, mode=REST, before=held.rest, after=rest)
             held.rest = rest
         else:
-            new = _rounded(aimed, self._keyed(self._weights, held.name, "weight"))
+            new = rounded(aimed, self._keyed(held.cast, held.name, "weight"))
             movement.add(old, aimed, old, new)
         parameter.copy_(new)
         held.version = parameter._version
@@ -340,49 +352,3 @@ class Storage:
                 }
             held.version = UNKNOWN
         self.num_steps = state["num_steps"]
-
-
-def _copies(moving: list[_Held]) -> list[Tensor]:
-    """What the optimizer starts from, in fp32 and in the strides of the parameter.
-
-    One allocation for all, which is quicker than many; a master's copy becomes the new master, and
-    has memory of its own.
-    """
-    if any(h.master is not None for h in moving):
-        return [h.master.clone() for h in moving if h.master is not None]
-    together: dict[torch.device, int] = {}
-    for held in moving:
-        device = held.parameter.device
-        together[device] = together.get(device, 0) + held.parameter.numel()
-    free = {d: fresh(torch.Size([size]), torch.float32, d) for d, size in together.items()}
-    copies = []
-    for held in moving:
-        weight = held.parameter.detach()
-        size = weight.numel()
-        if weight.is_contiguous():
-            device = weight.device
-            taken, free[device] = free[device][:size], free[device][size:]
-            copies.append(taken.view(weight.shape).copy_(weight))
-        else:
-            copies.append(weight.to(torch.float32, copy=True))
-    return copies
-
-
-def _rounded(x: Tensor, cast: Cast | None) -> Tensor:
-    """A new tensor of rounded values in the dtype of `x`, or `x` itself for fp32."""
-    return x if cast is None else round_tensor(x, cast)
-
-
-def _kahan(aimed: Tensor, rest: Tensor, cast: Cast | None) -> tuple[Tensor, Tensor]:
-    """The weights nearest to aimed + rest, and what is left, in the dtype of `rest`."""
-    assert cast is not None, "fp32 weights have no rest"
-    shape, dtype = rest.shape, rest.dtype
-    aimed, rest = aimed.reshape(-1), rest.reshape(-1)
-    new, left = torch.empty_like(rest), torch.empty_like(rest)
-    for part in parts(rest.numel(), KAHAN_PIECE):
-        exact = aimed[part].double() + rest[part]
-        weight = round_tensor(exact, cast, dtype=dtype)
-        new[part] = weight
-        # Nothing is left of a weight that is not finite, and nothing else is infinite or NaN here.
-        left[part] = round_tensor(exact.sub_(weight), cast, dtype=dtype).nan_to_num_(0.0, 0.0, 0.0)
-    return new.view(shape), left.view(shape)

@@ -8,28 +8,28 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from floatscope.errors import FormatError, RecipeError
 from floatscope.recipes.formats_of import Stored
+from floatscope.recipes.optimizers import OneOrTogether, each_of
 from floatscope.rounding.outputs import check_plain
 
 NATIVE = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 """Dtypes of parameters that may hold the weights themselves, if the recipe stores that format."""
 
 
-def check_optimizer(optimizer: Optimizer) -> None:
-    """Refuse an optimizer that cannot step without a closure.
+def check_optimizer(optimizer: OneOrTogether) -> None:
+    """Refuse optimizers that cannot step without a closure.
 
     Raises:
         RecipeError: LBFGS, or any other whose `step` demands one.
     """
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise RecipeError(
-            f"{type(optimizer).__name__} needs a closure and several losses a step; take another "
-            "one."
-        )
+    for one in each_of(optimizer):
+        closure = inspect.signature(one.step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            raise RecipeError(
+                f"{type(one).__name__} needs a closure and several losses a step; take another one."
+            )
 
 
 def check_parameter(parameter: Tensor, name: str, stored: Stored) -> None:

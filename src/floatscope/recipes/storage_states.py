@@ -7,10 +7,10 @@ refused where a moment has a format other than fp32, because rounding it, or not
 from __future__ import annotations
 
 from torch import Tensor
-from torch.optim import Optimizer
 
 from floatscope.errors import RecipeError
 from floatscope.recipes.formats_of import Stored
+from floatscope.recipes.optimizers import OneOrTogether, optimizer_of
 from floatscope.rounding.cast import Cast, cast_to
 from floatscope.rounding.tensors import round_tensor
 
@@ -52,10 +52,12 @@ def round_in_place(x: Tensor, cast: Cast) -> None:
 
 
 class States:
-    """Rounds the states of an optimizer as a recipe says."""
+    """Rounds the states of an optimizer as a recipe says, but for parameters in `kept`, by id."""
 
-    def __init__(self, stored: Stored, optimizer: Optimizer) -> None:
-        self._optimizer = optimizer
+    def __init__(
+        self, stored: Stored, optimizer: OneOrTogether, kept: frozenset[int] = frozenset()
+    ) -> None:
+        self._optimizer, self._kept = optimizer, kept
         first, second = map(nearest, stored.moments)
         self._casts = {**dict.fromkeys(FIRST, first), **dict.fromkeys(SECOND, second)}
         self._rounds = first is not None or second is not None
@@ -77,19 +79,22 @@ class States:
         Raises:
             RecipeError: a moment is to be rounded, and there is a state that is not in the table.
         """
-        if not self._rounds:
+        if not self._rounds or id(parameter) in self._kept:
             return
         for name, value in self.of(parameter).items():
             is_number = value.ndim == 0 and (parameter.ndim > 0 or name in NUMBERS)
             if name not in self._casts and not is_number:
+                owner = optimizer_of(self._optimizer, parameter)
                 raise RecipeError(
-                    f"{type(self._optimizer).__name__} keeps a state {name!r} for {called}, and it "
-                    "is not known whether it is a first or a second moment; only fp32 moments can "
+                    f"{type(owner).__name__} keeps a state {name!r} for {called}, and it is not "
+                    "known whether it is a first or a second moment; only fp32 moments can "
                     f"be kept with it. Known are {', '.join(self._casts)}."
                 )
 
     def round(self, parameter: Tensor) -> None:
         """Round the moments of a parameter, in place."""
+        if id(parameter) in self._kept:
+            return
         for name, value in self.of(parameter).items():
             cast = self._casts.get(name)
             if cast is not None:

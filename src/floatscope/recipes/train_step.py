@@ -1,6 +1,7 @@
 """One training step under a recipe, in the one order that is right.
 
-    forward -> scaled backward -> unscale -> count -> clip -> update or skip -> new scale
+    forward -> scaled backward (for each micro-batch) -> unscale -> count -> clip -> update or skip
+    -> new scale
 
 Clipping follows unscaling, or it would clip gradients 65 536 times too large; the norm is taken in
 fp32; whatever looks at gradients looks at unscaled ones.
@@ -8,13 +9,12 @@ fp32; whatever looks at gradients looks at unscaled ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from floatscope.errors import RecipeError
 from floatscope.recipes.backend import Backend, choose_backend
@@ -24,9 +24,12 @@ from floatscope.recipes.compute import compute, device_of
 from floatscope.recipes.formats_of import Stored
 from floatscope.recipes.loss_scaling import LossScaler
 from floatscope.recipes.movement import StoredUpdate
-from floatscope.recipes.quantized import Memory, Report
+from floatscope.recipes.optimizers import OneOrTogether, Optimizers, as_one, each_of, held_by
 from floatscope.recipes.recipe import Recipe
+from floatscope.recipes.report import Memory, Report
 from floatscope.recipes.storage import Storage
+
+LossOf = Callable[[nn.Module], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +37,7 @@ class StepResult:
     """What one step did."""
 
     loss: float
-    """The unscaled loss, before the update."""
+    """The unscaled loss, before the update; of micro-batches, the mean."""
     grad_norm: float
     """2-norm of the whole unscaled gradient, before clipping; infinite or NaN if it is."""
     loss_scale: float
@@ -57,7 +60,8 @@ class TrainStep:
     Args:
         model: any module with fp32 parameters; they stay fp32.
         optimizer: any `torch.optim` optimizer that steps without a closure, over all or some of the
-            model's parameters. Only what it holds is unscaled, counted, clipped and updated.
+            model's parameters, or several that share none. Only what they hold is unscaled,
+            counted, clipped (by one norm) and updated; all step or none does.
         recipe: what to compute in which format, or its name.
         clip_norm: largest 2-norm of the gradient, applied after unscaling; None does not clip.
         backend: "auto", "native" or "emulated" (see `choose_backend`).
@@ -65,13 +69,14 @@ class TrainStep:
 
     Raises:
         RecipeError: no parameter to train, one that is not fp32 or has no data, an optimizer of
-            another model or one that needs a closure, or a `clip_norm` that is no positive number.
+            another model or one that needs a closure, two that hold the same parameter, or a
+            `clip_norm` that is no positive number.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        optimizer: Optimizers,
         recipe: Recipe | str,
         *,
         clip_norm: float | None = None,
@@ -79,17 +84,17 @@ class TrainStep:
         seed: int = 0,
     ) -> None:
         self.model = model
-        self.optimizer = optimizer
+        self.optimizer: OneOrTogether = as_one(optimizer)
         self.recipe = recipe_called(recipe) if isinstance(recipe, str) else recipe
         self.clip_norm = clip_norm
         stored = self.recipe.stored
-        check_trainable(model, optimizer, clip_norm, stored.weights)
+        check_trainable(model, self.optimizer, clip_norm, stored.weights)
         self.backend: Backend = choose_backend(self.recipe, device_of(model), backend)
         self._scaler = LossScaler(self.recipe.loss_scaling, device_of(model))
         self._memory = Memory(seed=seed)
         self._storage: Storage | None = None
         if stored != Stored():
-            self._storage = Storage(stored, model, optimizer, seed=seed)
+            self._storage = Storage(stored, model, each_of(self.optimizer), seed=seed)
             self._storage.prepare()
 
     @property
@@ -99,13 +104,15 @@ class TrainStep:
 
     def __call__(
         self,
-        loss_of: Callable[[nn.Module], Tensor],
+        loss_of: LossOf | Sequence[LossOf],
         observe: Callable[[nn.Module], None] | None = None,
     ) -> StepResult:
         """Run one step.
 
         Args:
-            loss_of: computes the loss, a scalar tensor, finite or not, from the model.
+            loss_of: computes the loss, a scalar tensor, finite or not, from the model. Several are
+                micro-batches, one after another: the step's loss is their mean, and their gradients
+                are added up in the recipe's format.
             observe: called once when the gradients are unscaled and not yet clipped; must not
                 change them.
 
@@ -116,18 +123,11 @@ class TrainStep:
         self.model.zero_grad(set_to_none=True)
         self.optimizer.zero_grad(set_to_none=True)  # what it holds beside the model
         scale = self._scaler.scale
-        self._memory.step += 1
-        with compute(self.recipe, self.model, self.backend, self._memory) as report:
-            loss = loss_of(self.model)
-        check_loss(loss)
-        self._scaler.scaled(loss).backward()
-        loss = loss.item()
-        if self._storage is not None:
-            self._storage.accumulate()
+        loss, report = self._differentiated([loss_of] if callable(loss_of) else list(loss_of))
         trained = self._trained()
         gradients = [p.grad for p in trained if p.grad is not None]
         check_gradients(gradients)
-        self._scaler.unscale(self.optimizer)
+        self._scaler.unscale(*each_of(self.optimizer))
         num_nonfinite = sum(g.numel() - int(g.isfinite().sum()) for g in gradients)
         if observe is not None:
             observe(self.model)
@@ -146,16 +146,39 @@ class TrainStep:
             converted=report,
         )
 
+    def _differentiated(self, parts: list[LossOf]) -> tuple[float, Report | None]:
+        """The mean loss of the parts, whose gradients are added up, and what was converted."""
+        if not parts:
+            raise RecipeError("a step needs at least one micro-batch.")
+        self._memory.step += 1
+        losses, whole = [], None
+        for self._memory.micro_step, loss_of in enumerate(parts):
+            with compute(self.recipe, self.model, self.backend, self._memory) as report:
+                loss = loss_of(self.model)
+            check_loss(loss)
+            mean = loss / len(parts) if len(parts) > 1 else loss
+            self._scaler.scaled(mean).backward()
+            losses.append(loss.item())
+            if self._storage is not None:
+                self._storage.accumulate()
+            if whole is None:
+                whole = report
+            elif report is not None:
+                whole.add(report)
+        return sum(losses) / len(losses), whole
+
     def _update(self, *, finite: bool) -> tuple[bool, StoredUpdate | None]:
         """Step the optimizer, in storage if there is one; whether the step was skipped."""
         if self._storage is None or self._scaler.skips(finite=finite):
-            return self._scaler.step(self.optimizer, finite=finite), None
-        update = self._storage.step(lambda: self._scaler.step(self.optimizer, finite=finite))
+            return self._scaler.step(*each_of(self.optimizer), finite=finite), None
+        update = self._storage.step(
+            lambda: self._scaler.step(*each_of(self.optimizer), finite=finite)
+        )
         return False, update
 
     def _trained(self) -> list[nn.Parameter]:
-        """What the optimizer holds, in the model's order: a norm's last bit depends on it."""
-        held = {id(p): p for group in self.optimizer.param_groups for p in group["params"]}
+        """What optimizers hold, in the model's order: a norm's last bit depends on it."""
+        held = {id(p): p for p in held_by(self.optimizer)}
         mine = [held.pop(id(p)) for p in self.model.parameters() if id(p) in held]
         return [*mine, *held.values()]
 
