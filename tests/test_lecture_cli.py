@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,13 +163,26 @@ def test_a_figure_shows_the_records_numbers() -> None:
     assert [row["text"] for row in labels] == ["fp32 1.0001", "fp16 0.25", "bf16 0.03125"]
 
 
-def test_figures_on_disk(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("language", "title"),
+    [("en", "Formats: what fp32"), ("zh", "三种格式")],
+)
+def test_figures_on_disk(tmp_path: Path, language: str, title: str) -> None:
     pytest.importorskip("vl_convert")
-    done = lecture("1", "--figures", str(tmp_path))
+    done = lecture("1", "--lang", language, "--figures", str(tmp_path))
     assert done.returncode == 0, done.stderr
-    svg = (tmp_path / "demo-1.svg").read_text()
+    svg = (tmp_path / "demo-1.svg").read_text(encoding="utf-8")
+    assert title in svg
     assert "var(" not in svg
     assert "currentColor" not in svg
     assert ">2^-24<" in svg
     assert ">65504<" in svg
     assert (tmp_path / "demo-1.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_figures_of_a_gradient_that_is_nowhere_finite() -> None:
+    """A student's scale may be too large for everything."""
+    row = replace(GOOD[3].batches[0].scales[0], median_error=math.inf)
+    record = replace(GOOD[3], batches=(replace(GOOD[3].batches[0], scales=(row,)),))
+    left, _ = figure(3, record)["hconcat"]
+    assert [layer["data"]["values"] for layer in left["layer"]] == [[], []]

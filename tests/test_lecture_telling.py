@@ -279,6 +279,15 @@ def test_every_premise_is_made_to_fail() -> None:
         assert failing == set(range(len(sentences(number, record))))
 
 
+def test_events_are_told_with_their_interval() -> None:
+    events, _ = demo4.tables(replace(good_scaling(), growth_interval=7))
+    words = [row[-1] for row in events.rows]
+    assert [w.en for w in words if not isinstance(w, str)][-2:] == [
+        "7 clean steps: doubled", "infinite or NaN: skipped, halved",
+    ]  # fmt: skip
+    assert len(words) == 6
+
+
 def test_without_more_nothing_is_said_of_it() -> None:
     record = replace(good_training(), decay=(), trainings=good_training().trainings[:4])
     assert len(sentences(5, record)) == 7

@@ -126,6 +126,7 @@ def test_scaling(base: CharGPT, data: Tensor) -> None:
 # 5
 
 
+@pytest.mark.usefixtures("_unchanged")
 def test_unmoved_shares(base: CharGPT) -> None:
     found = unmoved(base, 3e-3, "bf16")
     gains = torch.cat([p.detach() for p in base.parameters() if p.ndim == 1])

@@ -96,6 +96,7 @@ def _run(
         check_writable(folders)
     found = []
     for number in numbers:
+        shared.prepare(number)
         started = time.perf_counter()
         record = shared.demonstration(number)
         seconds = time.perf_counter() - started
@@ -125,7 +126,7 @@ def _hand_over(
     if figures is not None:
         from floatscope.cli.lecture_files import draw
 
-        errors.print(f"figure in {draw(number, record, figures)}", highlight=False)
+        errors.print(f"figure in {draw(number, record, figures, language)}", highlight=False)
     if out is None and not as_json:
         return {}
     from floatscope.lab.lecture import keep

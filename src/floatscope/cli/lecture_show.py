@@ -121,8 +121,9 @@ def wrapped(text: str, width: int) -> list[str]:
 
 def _table(table: Table, language: Language) -> RichTable:
     drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, show_edge=False)
+    words = (0, len(table.header) - 1) if table.ends_in_words else (0,)
     for index, header in enumerate(table.header):
-        justify = "left" if index == 0 else "right"
+        justify = "left" if index in words else "right"
         drawn.add_column(header.of(language), justify=justify, no_wrap=True, vertical="bottom")
     for row in table.rows:
         drawn.add_row(*(c.of(language) if isinstance(c, Words) else c for c in row))

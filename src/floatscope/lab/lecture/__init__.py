@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from floatscope.lab.lecture.by_dtype import train_with_storage as train_with_storage
     from floatscope.lab.lecture.demo3_gradients import fp16_grads as fp16_grads
-    from floatscope.lab.lecture.demo5_master import train_with_storage as train_with_storage
 
-_HOMES = {"fp16_grads": "demo3_gradients", "train_with_storage": "demo5_master"}
+_HOMES = {"fp16_grads": "demo3_gradients", "train_with_storage": "by_dtype"}
 
 
 def __getattr__(name: str) -> Any:

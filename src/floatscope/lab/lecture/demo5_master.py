@@ -13,7 +13,7 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -31,6 +31,7 @@ from floatscope.lab.base_model import (
 )
 from floatscope.lab.lecture.follow import Follower
 from floatscope.lab.lecture.records import Counted, Trained, Unmoved
+from floatscope.lab.watch import Done
 from floatscope.recipes import recipe
 from floatscope.recipes.formats_of import Stored
 from floatscope.rounding import round_to
@@ -79,11 +80,7 @@ def unmoved(base: CharGPT, update: float, form: str) -> Unmoved:
 
 
 def train_arm(
-    data: Tensor,
-    val: Tensor,
-    arm: Arm,
-    training: Training,
-    done: Callable[[int], None] = lambda _: None,
+    data: Tensor, val: Tensor, arm: Arm, training: Training, done: Done = lambda _: None
 ) -> Trained:
     """Really: one training from scratch, its weights and states stored as the arm says."""
     training = replace(training, beta2=arm.beta2)
@@ -98,26 +95,6 @@ def train_arm(
             done(n)
         bits = bits_per_char(model, val)
     return Trained(
-        arm=arm.name,
-        seed=training.seed,
-        beta2=arm.beta2,
-        bits=bits,
-        lost=tuple(follower.lost),
-        moments=tuple(follower.moments),
-    )
-
-
-def train_with_storage(
-    data: Tensor,
-    val: Tensor,
-    storage: torch.dtype | None,
-    master: bool,
-    steps: int = STEPS,
-    lr: float = 3e-3,
-    seed: int = 0,
-) -> float:
-    """Bits a character after a training whose weights are stored in `storage` (None is fp32)."""
-    form = {None: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[storage]
-    stored = Stored(weights=form, master="fp32" if master and storage else "")
-    training = Training(steps=steps, peak_lr=lr, seed=seed)
-    return train_arm(data, val, Arm(name=form, stored=stored), training).bits
+        arm=arm.name, seed=training.seed, beta2=arm.beta2, bits=bits,
+        lost=tuple(follower.lost), moments=tuple(follower.moments),
+    )  # fmt: skip

@@ -121,8 +121,10 @@ def gradients(record: Gradients) -> Spec:
     color = {**_scale("batch", sizes, ["var(--arm-1)", "var(--arm-3)"]), "legend": None}
     k = _number("k", axis={"grid": False, "values": sorted({row["k"] for row in overflow})})
     decades = {"values": _DECADES, "labelExpr": "datum.value + ' %'"}
-    left = _lines(errors, k, _number("error", scale={"type": "log"}, axis=decades), color)
-    firsts = [next(e for e in errors if e["batch"] == size) for size in sizes]
+    found = [row["error"] for row in errors] or [1.0]
+    span = {"type": "log", "domain": [min(found) / 1.6, max(found) * 1.6], "nice": False}
+    left = _lines(errors, k, _number("error", scale=span, axis=decades), color)
+    firsts = [e for e in errors if e["k"] == record.batches[0].scales[0].exponent]
     left["layer"].append({
         "data": {"values": firsts},
         "mark": _text(align="left", dx=8, dy=-4),

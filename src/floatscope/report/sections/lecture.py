@@ -7,6 +7,7 @@ from typing import Any
 from floatscope.lab.lecture.figures import figure as specification
 from floatscope.lab.lecture.keep import DemoFile
 from floatscope.lab.lecture.telling import demo1, demo2, demo3, demo4, demo5
+from floatscope.lab.lecture.telling.words import Table, Words, same
 from floatscope.report.charts import CONFIG, SCHEMA, VEGA_LITE
 from floatscope.report.evidence import Evidence
 from floatscope.report.figure import Figure
@@ -38,11 +39,25 @@ def section(evidence: Evidence) -> Section:
                     "told": TELLINGS[file.demonstration].TOLD,
                     "figure": drawn,
                     "observations": [*TELLINGS[file.demonstration].observations(file.record)],
+                    "tables": [_table(t) for t in TELLINGS[file.demonstration].tables(file.record)],
                 }
                 for file, drawn in zip(evidence.lectures, figures, strict=True)
-            ]
+            ],
+            "machines": list(dict.fromkeys(map(_machine, evidence.lectures))),
         },
     )
+
+
+def _table(table: Table) -> dict[str, Any]:
+    """A table whose every cell is in both languages."""
+    both = [[cell if isinstance(cell, Words) else same(cell) for cell in row] for row in table.rows]
+    return {**vars(table), "rows": both}
+
+
+def _machine(file: DemoFile[Any]) -> str:
+    where = file.environment
+    commit = f", commit {where.commit[:10]}" if where.commit else ""
+    return f"{where.processor}, {where.cores} cores, Torch {where.packages['torch']}{commit}"
 
 
 def _figure(file: DemoFile[Any]) -> Figure:

@@ -45,9 +45,9 @@ TOLD = Told(
     calls="torch.finfo(dtype).max, .tiny, .eps; x.half(), x.bfloat16(), x.float()",
     caption=Words(
         "Positive numbers of each format by log2 of their magnitude: normal (solid) and "
-        "subnormal (pale), with the exponents of the smallest and largest.",
-        "各格式的正数，横轴是大小的 log2：正规数（深色）与次正规数（浅色），数字是最小值与最大值"
-        "的指数。",
+        "subnormal (pale). At the ends stand the smallest and the largest number.",
+        "各格式的正数，横轴是大小的 log2：正规数（深色）与次正规数（浅色），两端写着最小值与最大"
+        "值。",
     ),
 )
 

@@ -54,18 +54,20 @@ EARLY = 3
 
 def tables(record: Scaling) -> tuple[Table, ...]:
     """The events of the ordinary run, and both runs in numbers."""
-    return (_events(record.ordinary), _runs(record))
+    return (_events(record), _runs(record))
 
 
-def _events(run: ScalingRun) -> Table:
+def _events(record: Scaling) -> Table:
+    clean = record.growth_interval
     skip = Words("infinite or NaN: skipped, halved", "溢出：跳过这一步，缩放减半")
-    grow = Words("ten clean steps: doubled", "连续十步没有溢出：缩放加倍")
+    grow = Words(f"{clean} clean steps: doubled", f"连续 {clean} 步没有溢出：缩放加倍")
     return Table(
+        ends_in_words=True,
         title=Words("Events of the ordinary run:", "正常那一次的事件："),
         header=(Words("step", "步"), Words("scale", "缩放"), Words("what", "发生了什么")),
         rows=tuple(
             (str(number), power(step.exponent), skip if step.skipped else grow)
-            for number, step in enumerate(run.steps)
+            for number, step in enumerate(record.ordinary.steps)
             if step.skipped or step.grew
         ),
     )
@@ -180,7 +182,8 @@ def _bound(record: Scaling) -> Sentence:
         for run in runs
     )
     run = record.ordinary
-    rise, bound = run.final_exponent - run.initial_exponent, run.most_skips(record.growth_interval)
+    rise = f"{run.final_exponent - run.initial_exponent}".replace("-", "−")
+    bound = run.most_skips(record.growth_interval)
     return said(
         holds,
         Words(

@@ -45,6 +45,8 @@ class Table:
     title: Words
     header: tuple[Words, ...]
     rows: tuple[tuple[str | Words, ...], ...]
+    ends_in_words: bool = False
+    """The last column holds sentences rather than numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
