@@ -52,6 +52,13 @@ class Named(nn.Module):
             raise KeyError("halfway")
         return {"loss": y.square().mean()}
 
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(16, 32)
+    def forward(self, x):
+        return self.lstm(x)[0].square().mean()
+
 class Reads(Named):
     def forward(self, x):
         y = self.layer(x)
@@ -66,6 +73,7 @@ class Big(nn.Module):
 
 def named(): return Named(), {"x": torch.ones(8, 4)}
 def with_loss(): return Named(), lambda model: model.layer(torch.ones(2, 4)).sum()
+def lstm(): return Recurrent(), torch.ones(20, 8, 16)
 def reads(): return Reads(), torch.ones(2, 4)
 def big(): return Big(), torch.ones(1, 1_000_000)
 def raises(): raise ValueError("no such corpus")
@@ -151,6 +159,27 @@ def test_fit_with_a_shape_adds_activations() -> None:
     assert "Korthikanti" in text
 
 
+def test_fit_in_fp32_doubles_activations() -> None:
+    numbers = "layers=4,width=256,heads=8,sequence=256,batch=32"
+    sizes = {}
+    for recipe in ("fp32", "tf32", "bf16-mixed", "fp16-master"):
+        found = data("fit", "--shape", numbers, "--recipe", recipe)["ways"][0]
+        sizes[recipe] = found["activations_bytes"]
+    around = 32 * 256 * 256
+    assert sizes["bf16-mixed"] == sizes["fp16-master"] == (592 << 20) + 5 * around
+    assert sizes["fp32"] == (1184 << 20) + 9 * around
+    assert sizes["tf32"] == sizes["fp32"]
+    said = " ".join(shown("fit", "--shape", numbers, "--recipe", "fp32").split())
+    assert "the standard block in 32 bits, which doubles its one-byte masks too" in said
+    assert "in 16 bits (Kor" in " ".join(shown("fit", "--shape", numbers).split())
+
+
+def test_fit_tells_what_a_row_needs() -> None:
+    text = " ".join(shown("fit", "--params", "27.8B", "--recipe", "megatron-bf16").split())
+    assert "never: no number of them is enough" in text
+    assert "1 GB = 1e9 bytes, 1 GiB = 2^30" in text
+
+
 def test_the_least_number_of_devices_is_the_least() -> None:
     for way in ways(bookkeeping("autocast"), 5_000_000_000, size("24GB"), 4):
         if way.smallest is not None and way.smallest > 1 and way.name != "one device":
@@ -176,11 +205,16 @@ def test_sizes_and_counts() -> None:
 
 
 def test_published_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "171 published figures: all agree." in shown("selftest")
-    assert all(check["agrees"] for check in data("selftest"))
+    text = shown("selftest")
+    assert "171 published figures: all agree; 163 are held to the printed digits" in text
+    assert text.count("≈") == 8 + 1
+    found = data("selftest")
+    assert all(check["agrees"] for check in found)
+    assert sum(check["within"] > 0 for check in found) == 8
+    assert all(check["ours"] == check["published"] for check in found if not check["within"])
     wrong = [Check("a layer", "1", "2", "GiB", "nowhere", False)]
     monkeypatch.setattr("floatscope.memory.selftest.selftest", lambda: wrong)
-    assert "1 differ." in shown("selftest", status=3)
+    assert "1 published figures: 1 differ;" in shown("selftest", status=3)
 
 
 def test_formulas_need_no_torch() -> None:
@@ -373,8 +407,45 @@ def test_a_measurement_in_a_process_of_its_own(models: Path) -> None:
 def test_measure_for_the_terminal(models: Path) -> None:
     text = shown("measure", "study.toml", "--recipe", "fp32,fp16-mixed", "--backend", "native")
     assert "Formula, trace and meter agree to the byte in every stage." in text
+    text = " ".join(text.split())
     assert "after first optimizer step" in text
     assert "load " in text
+    assert "The highest peak, in the second backward: " in text
+    assert "lower, before the optimizer's first step." in text
+    assert "Shape: vocab_size 256, context 16" in text
+
+
+@pytest.mark.usefixtures("here")
+def test_an_optimizer_that_no_formula_knows_has_measured_rows(models: Path) -> None:
+    found = data("measure", "study.toml", "--recipe", "fp32", "--optimizer", "adafactor")
+    build, step, _ = found["arms"][0]["acceptance"]
+    assert "no formula knows what adafactor keeps; by meter: parameters" in build["says"]
+    assert "other optimizer state" in step["says"]
+    assert build["holds"] is step["holds"] is True
+    assert "no trace: the workload reads the value" in found["arms"][0]["notes"][0]
+
+
+@pytest.mark.usefixtures("here")
+def test_what_a_trace_lacks_is_said_beside_the_meter(models: Path) -> None:
+    """An LSTM's workspace is known to its kernel alone: why, and by how much."""
+    for verb in ("measure", "reconcile"):
+        text = " ".join(shown(verb, "mine.py:lstm", "--recipe", "fp32").split())
+        assert "Meter minus trace: " in text
+        assert "trace: an LSTM or GRU computed by oneDNN saves a workspace" in text
+    assert "trace minus meter, lstm lstm uint8: -" in text
+    text = " ".join(shown("trace", "mine.py:lstm").split())
+    assert "At a tiny shape the trace is NOT within 1 % of the meter" in text
+    assert "Why: an LSTM or GRU computed by oneDNN" in text
+    assert "saved in lstm by lstm, uint8: -" in text
+
+
+@pytest.mark.usefixtures("here")
+def test_the_standard_formula_beside_a_model_without_closed_form(models: Path) -> None:
+    pytest.importorskip("transformers")
+    text = shown("reconcile", "llama.json", "--context", "32", "--recipe", "fp32,bf16-mixed")
+    text = " ".join(text.split())
+    assert text.count("The standard block's formula, for blocks alone, says") == 2
+    assert "Saved, bf16-mixed minus fp32" in text
 
 
 @pytest.mark.usefixtures("here")

@@ -54,7 +54,7 @@ def test_code_that_asks_whether_it_is_traced_is_found_out() -> None:
     row, *_ = found.rows.where(operation="exp")
     assert (row.module, row.bytes) == ("", 4 * 64 * 4)
     first, *names = found.says()
-    assert "NOT within 1%" in first
+    assert "NOT within 1 %" in first
     assert any("the model by exp, fp32: +1,024 bytes" in name for name in names)
 
 

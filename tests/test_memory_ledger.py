@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from floatscope.errors import LedgerError
 from floatscope.memory.ledger import Category, Ledger, Lifetime, Row, Stage
-from floatscope.memory.units import cut, dtype_name, mib, rounded, up
+from floatscope.memory.units import GIB, MIB, cut, dtype_name, mib, rounded, unit_for, up
 
 SAMPLES = [
     Row(term="weights", category=Category.PARAMETERS, bytes=400, dtype="fp32", count=2),
@@ -143,6 +143,14 @@ def test_json_round_trip(ledger: Ledger) -> None:
     again = Ledger.from_dict(json.loads(json.dumps(ledger.to_dict())))
     assert again == ledger
     assert again.rows == ledger.rows
+
+
+def test_a_tables_unit_suits_its_largest_entry() -> None:
+    assert [unit_for(n).name for n in (0, MIB - 1, MIB, 10 * GIB - 1, 10 * GIB)] == [
+        "KiB", "KiB", "MiB", "MiB", "GiB",
+    ]  # fmt: skip
+    assert unit_for(11 * GIB).of(-11 * GIB) == "-11.00"
+    assert unit_for(1).of(1536) == "1.50"
 
 
 def test_units() -> None:

@@ -14,7 +14,9 @@ from floatscope.errors import FloatscopeError, LedgerError
 from floatscope.lab.memory.target import target_of
 from floatscope.memory.advice import duplicate_casts, what_ifs
 from floatscope.memory.honesty import LARGEST, check
-from floatscope.memory.units import mib
+from floatscope.memory.ledger import Stage
+from floatscope.memory.units import IN_MIB, Unit
+from floatscope.memory.watch import OUTSIDE
 
 if TYPE_CHECKING:
     from floatscope.lab.memory.target import Target
@@ -67,38 +69,39 @@ def advice_of(arm: Arm) -> dict[str, Any] | None:
     }
 
 
-def advice_parts(advice: dict[str, Any] | None) -> list[RenderableType]:
+def advice_parts(advice: dict[str, Any] | None, unit: Unit = IN_MIB) -> list[RenderableType]:
     """The same for the terminal."""
     if advice is None:
         return []
     casts, (base, *others) = advice["duplicate_casts"], advice["what_if"]
     parts: list[RenderableType] = []
     if casts:
-        parts += [_casts(casts), Text("")]
-    made = table("peak, replayed", "MiB", "difference", "then in the")
-    made.add_row(base["change"], mib(base["peak"]), "", base["stage"])
+        parts += [_casts(casts, unit), Text("")]
+    made = table("peak, replayed", unit.name, "difference", "then in the")
+    made.add_row(base["change"], unit.of(base["peak"]), "", base["stage"])
     for one in others:
-        made.add_row(one["change"], mib(one["peak"]), mib(one["difference"]), one["stage"])
+        made.add_row(one["change"], unit.of(one["peak"]), unit.of(one["difference"]), one["stage"])
     assumed = (f"{one['change']}: {one['assumes']}." for one in others if one["assumes"])
     return [*parts, titled("What if, without running again", made), bullets(assumed), Text("")]
 
 
-def _casts(casts: list[dict[str, Any]]) -> Group:
+def _casts(casts: list[dict[str, Any]], unit: Unit) -> Group:
     """Casts by what made their source, layers taken together."""
     total = sum(one["bytes"] for one in casts)
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for one in casts:
         module = re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", one["module"])
-        name = f"{module or 'the model'} {one['operation']}"
+        where = "made at build:" if module == OUTSIDE[Stage.BUILD] else module or "the model"
+        name = f"{where} {one['operation']}"
         groups.setdefault((name, one["dtype"]), []).append(one)
-    made = table("cast of the result of", "to", "tensors", "copies\neach", "MiB to\nfree")
+    made = table("cast of the result of", "to", "tensors", "copies\neach", f"{unit.name} to\nfree")
     for (name, dtype), found in groups.items():
         copies = sorted({len(one["consumers"]) for one in found})
         freed = sum(one["bytes"] for one in found)
-        cells = (dtype, str(len(found)), ", ".join(map(str, copies)), mib(freed))
+        cells = (dtype, str(len(found)), ", ".join(map(str, copies)), unit.of(freed))
         made.add_row(cut(name, NAME), *cells)
     title = (
-        f"Casts made more than once: {mib(total)} MiB that one shared copy of each would free. "
-        "Their sources do not change in between, so the copies hold the same values."
+        f"Casts made more than once: {unit.of(total)} {unit.name} that one shared copy of each "
+        "would free. Their sources do not change in between, so the copies hold the same values."
     )
     return titled(title, made)

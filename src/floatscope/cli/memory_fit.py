@@ -45,12 +45,13 @@ def fit(
         raise LedgerError("--recompute concerns activations; give the model's --shape too.")
     number = sizes.count(params) if params is not None else of.num_parameters if of else 0
     held, room = sizes.bookkeeping(recipe), sizes.size(capacity)
-    found = list(sizes.ways(held, number, room, devices, of, recompute))  # type: ignore[arg-type]
+    each = sizes.element_bytes(recipe)
+    found = list(sizes.ways(held, number, room, devices, of, recompute, each=each))  # type: ignore[arg-type]
     if as_json:
         print_json(_record(found, held, number, room))
     else:
-        output.print(_table(found, held, number, room, with_shape=of is not None),
-                     width=max(80, output.width))  # fmt: skip
+        bits = 8 * each if of is not None else 0
+        output.print(_table(found, held, number, room, bits), width=max(80, output.width))
 
 
 def _record(ways: list[Way], held: Policy, number: int, room: int) -> dict[str, Any]:
@@ -75,7 +76,8 @@ def _record(ways: list[Way], held: Policy, number: int, room: int) -> dict[str, 
     }
 
 
-def _table(ways: list[Way], held: Policy, number: int, room: int, *, with_shape: bool) -> Any:
+def _table(ways: list[Way], held: Policy, number: int, room: int, bits: int) -> Any:
+    """The table; `bits` of an activation, 0 without activations."""
     from rich.console import Group
 
     from floatscope.cli.memory_tables import bullets, gigabytes, table, titled
@@ -84,20 +86,22 @@ def _table(ways: list[Way], held: Policy, number: int, room: int, *, with_shape:
     title = (
         f"{number:,} parameters, {held.name}: {float(held.total):g} bytes each; {device} devices"
     )
-    last = "fits" if with_shape else "fits; least\ndevices"
-    headers = ["states\nGB", "activations\nGB"] if with_shape else []
-    made = table("on each device", *headers, "total GB", "total GiB", "of one\ndevice", last)
+    last = "fits" if bits else "fits; least\ndevices"
+    headers = ["states\nGB", "activa-\ntions GB"] if bits else []
+    totals = ("total\nGB", "total\nGiB")
+    made = table("on each device", *headers, *totals, "of one\ndevice", last)
     for way in ways:
         parts = [gigabytes(ledger.total)[0] for ledger in (way.states, way.activations)]
         fits = "yes" if way.total <= room else "no"
-        if not with_shape:
+        if not bits:
             fits += f"; {way.smallest if way.smallest is not None else 'never'}"
         share = f"{way.total / room:.2f}"
-        made.add_row(way.name, *(parts if with_shape else []), *gigabytes(way.total), share, fits)
-    return Group(titled(title, made), bullets(_words(held, with_shape=with_shape)))
+        name = way.name.replace("sequence", "seq.") if bits else way.name
+        made.add_row(name, *(parts if bits else []), *gigabytes(way.total), share, fits)
+    return Group(titled(title, made), bullets(_words(held, bits)))
 
 
-def _words(held: Policy, *, with_shape: bool) -> list[str]:
+def _words(held: Policy, bits: int) -> list[str]:
     from floatscope.cli.memory_tables import SIXTEEN
 
     each = ", ".join(
@@ -116,11 +120,18 @@ def _words(held: Policy, *, with_shape: bool) -> list[str]:
         "1 GB = 1e9 bytes, 1 GiB = 2^30. Left out: FSDP's gathered layers, communication buffers, "
         "workspace, fragmentation, the system's share of a device."
     )
-    if with_shape:
+    if bits:
+        masks = ", which doubles its one-byte masks too" if bits == 32 else ""
         lines.append(
-            "Activations: the standard block in 16 bits (Korthikanti et al. 2022, arXiv "
-            "2205.05198), first pipeline stage, with logits where the stage has the head. Another "
-            "block saves other tensors: trace it."
+            f"Activations: the standard block in {bits} bits{masks} (Korthikanti et al. 2022, "
+            "arXiv 2205.05198), first pipeline stage, with logits where the stage has the head. "
+            "Another block saves other tensors: trace it."
+        )
+    else:
+        lines.append(
+            "Least devices: the fewest over which the way of that row makes it fit; never: no "
+            "number of them is enough, since a part is not split. Activations come on top: give "
+            "--shape, or trace the model."
         )
     return lines
 
@@ -134,28 +145,39 @@ def selftest(as_json: bool) -> None:
 
     found = checks()
     failed = [check for check in found if not check.agrees]
+    near = sum(check.within > 0 for check in found)
     if as_json:
         print_json([check._asdict() for check in found])
     else:
-        output.print(_selftest_table(found), width=max(80, output.width))
+        output.print(_selftest_table(found), width=max(80, output.width), highlight=False)
         state = "all agree" if not failed else f"{len(failed)} differ"
-        output.print(f"{len(found)} published figures: {state}.")
+        output.print(
+            f"{len(found)} published figures: {state}; {len(found) - near} are held to the printed "
+            f"digits, {near} were measured on a device and are held to the share behind ≈.",
+            width=80,
+        )
     if failed:
         raise click.exceptions.Exit(3)
 
 
 def _selftest_table(found: list[Check]) -> Any:
+    """Figures under the sources that printed them."""
     from rich.console import Group
+    from rich.text import Text
 
-    from floatscope.cli.memory_tables import bullets, cut, table, titled
+    from floatscope.cli.memory_tables import cut, paragraph
 
-    made = table("what", "published", "here", "")
-    for check in found:
-        unit = f" {check.unit}" if check.unit else ""
-        mark = "" if check.agrees else "differs"
-        made.add_row(cut(check.what, 42), check.published + unit, check.ours, mark)
-    sources = dict.fromkeys(check.source for check in found)
-    return Group(
-        titled("Published figures, computed again", made),
-        bullets(f"source: {source}" for source in sources),
-    )
+    lines = [Text(f"{'published figures, computed again':42}{'published':>20}{'here':>9}")]
+    for source in dict.fromkeys(check.source for check in found):
+        heading = paragraph(source)
+        heading.stylize("italic")
+        lines += [Text(""), heading]
+        for check in found:
+            if check.source != source:
+                continue
+            mark = f"≈ {100 * check.within:g} %" if check.within else ""
+            mark = mark if check.agrees else "differs"
+            printed = f"{check.published} {check.unit}".rstrip()
+            line = f"{cut(check.what, 41):42}{printed:>20}{check.ours:>9}  {mark}"
+            lines.append(Text(line.rstrip()))
+    return Group(*lines, Text(""))

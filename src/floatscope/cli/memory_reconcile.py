@@ -9,10 +9,21 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from floatscope.cli.memory_show import closing
-from floatscope.cli.memory_tables import bullets, cut, differences, table, terms_table, titled
+from floatscope.cli.memory_tables import (
+    bullets,
+    cut,
+    differences,
+    notes_of,
+    table,
+    terms_table,
+    titled,
+)
 from floatscope.lab.memory.witnesses import acceptance, steps_between
+from floatscope.memory.closed_form import SIZES
+from floatscope.memory.formula import activations
 from floatscope.memory.ledger import Ledger
-from floatscope.memory.units import mib
+from floatscope.memory.units import unit_for
+from floatscope.recipes import recipe as recipe_called
 
 if TYPE_CHECKING:
     from floatscope.lab.memory.neighbors import Neighbors
@@ -62,12 +73,12 @@ def reconciled_table(target: Target, arms: Sequence[Arm], seen: Sequence[Neighbo
         parts += _arm(target, arm)
     for step in steps_between(target, arms):
         if any(row.term for row in step.saved):
-            title = f"Saved, from {step.before} to {step.after}, MiB:"
+            title = f"Saved, from {step.before} to {step.after}"
             parts += [terms_table(step.saved, title), Text("")]
         else:
             parts.append(_categories(step.saved, f"Saved, {step.after} minus {step.before}"))
             parts.append(Text(""))
-        title = f"The highest peak, from {step.before} to {step.after}, MiB:"
+        title = f"The highest peak, from {step.before} to {step.after}"
         parts += [terms_table(step.peaks, title), Text("")]
     lines = list(closing(target, arms))
     if any(not one.alone for one in seen):
@@ -80,7 +91,7 @@ def _arm(target: Target, arm: Arm) -> list[RenderableType]:
     parts: list[RenderableType] = []
     name = f"{target.spec.model}, {arm.recipe} ({arm.best.backend})"
     if arm.terms is not None:
-        title = f"{name}: saved, from the standard block's formula to the meter, MiB:"
+        title = f"{name}: saved, from the standard block's formula to the meter"
         parts.append(terms_table(arm.terms, title))
     else:
         parts.append(_categories(arm.best.saved, f"{name}: saved"))
@@ -90,13 +101,30 @@ def _arm(target: Target, arm: Arm) -> list[RenderableType]:
         f"{row.bytes:+,} bytes saved."
         for row in _traced_differently(arm) or ()
     ]
-    lines += [*arm.notes, *arm.best.notes]
-    return [*parts, bullets(lines), Text("")]
+    if arm.terms is None:
+        lines += _standard(target, arm)
+    return [*parts, Text(""), bullets([*lines, *notes_of(arm)]), Text("")]
+
+
+def _standard(target: Target, arm: Arm) -> list[str]:
+    """The standard block's figure beside a model that has no closed form."""
+    if target.standard is None or arm.best is None:
+        return []
+    each = SIZES.get(recipe_called(arm.recipe).products, 4)
+    found = activations(target.standard, element_bytes=each).total
+    unit = unit_for(max(found, arm.best.saved.total))
+    return [
+        f"The standard block's formula, for blocks alone, says {unit.of(found)} {unit.name}; saved "
+        f"are {unit.of(arm.best.saved.total)} {unit.name}. This model has no closed form that "
+        "would name what lies between: its rows are the account."
+    ]
 
 
 def _categories(ledger: Ledger, title: str) -> Any:
-    made = table("category", "bytes", "MiB")
-    for category, size in ledger.by_category().items():
-        made.add_row(str(category), f"{size:,}", mib(size))
-    made.add_row("total", f"{ledger.total:,}", mib(ledger.total))
+    sizes = ledger.by_category()
+    unit = unit_for(max(map(abs, sizes.values()), default=0))
+    made = table("category", "bytes", unit.name)
+    for category, size in sizes.items():
+        made.add_row(str(category), f"{size:,}", unit.of(size))
+    made.add_row("total", f"{ledger.total:,}", unit.of(ledger.total))
     return titled(title, made)

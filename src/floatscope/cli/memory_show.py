@@ -17,12 +17,15 @@ from floatscope.cli.memory_tables import (
     bullets,
     device_table,
     differences,
+    gigabytes,
+    unit_of,
 )
 from floatscope.lab.memory.optimizers import OPTIMIZERS, keeps_fp32
 from floatscope.lab.memory.record import rounding
 from floatscope.lab.memory.witnesses import acceptance
 from floatscope.memory.between import is_engines
-from floatscope.memory.units import mib
+from floatscope.memory.ledger import Stage
+from floatscope.memory.units import GIB, mib, unit_for
 
 if TYPE_CHECKING:
     from floatscope.lab.memory.neighbors import Neighbors
@@ -42,13 +45,17 @@ def shown(
     parts: list[RenderableType] = []
     for index, arm in enumerate(arms):
         assert arm.best is not None
-        title = f"{target.spec.model}, {arm.recipe} ({arm.best.backend}), MiB"
+        title = f"{target.spec.model}, {arm.recipe} ({arm.best.backend})"
         parts += [arm_table(arm, title), Text("")]
         rounded = [asdict(figure) for figure in rounding(arm)]
         if arm.device:
             parts += [device_table([*arm.device, *rounded]), Text("")]
-        parts += advice_parts(advice.get(arm.recipe))
-        lines = [*differences(arm), *(f"{a.what}: {a.says}." for a in acceptance(arm, target))]
+        parts += advice_parts(advice.get(arm.recipe), unit_of(arm))
+        lines = [
+            *highest(arm.best),
+            *differences(arm),
+            *(f"{a.what}: {a.says}." for a in acceptance(arm, target)),
+        ]
         lines += _engine(arm.best)
         if rounded and not arm.device:
             lines.append(f"The allocator's rounding: 0 bytes. {rounded[0]['meaning']}.")
@@ -60,7 +67,25 @@ def shown(
         if index < len(seen):
             lines.append(_company(seen[index]))
         parts += [bullets(lines), Text("")]
+    shape = ", ".join(f"{name} {value}" for name, value in target.shape.items())
+    said = [*([f"Shape: {shape}."] if shape else []), *said]
     return Group(*parts, bullets([*said, *target.notes, *closing(target, arms)]))
+
+
+def highest(best: Measurement) -> Iterator[str]:
+    """The highest peak, and by how much a single step would understate it."""
+    most = best.peak
+    size = most.peak.total
+    unit, (gb, gib) = unit_for(size), gigabytes(size)
+    said = f"The highest peak, in the {most.stage}: {size:,} bytes = "
+    said += f"{gib} GiB = {gb} GB" if size >= GIB else f"{unit.of(size)} {unit.name}"
+    less = size - best[Stage.BACKWARD].peak.total
+    if most.stage is Stage.BACKWARD_2 and less > 0:
+        said += (
+            f"; the first backward's is {unit.of(less)} {unit.name} lower, before the optimizer's "
+            "first step"
+        )
+    yield f"{said}."
 
 
 def _engine(best: Measurement) -> Iterator[str]:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from floatscope.memory.ledger import Ledger, Stage
-from floatscope.memory.units import GB, GIB, mib
+from floatscope.memory.units import GB, GIB, IN_MIB, Unit, mib, unit_for
 
 if TYPE_CHECKING:
     from floatscope.lab.memory.witnesses import Arm
@@ -29,9 +29,9 @@ SIXTEEN = (
     "moments) with the same idea: updates land in fp32."
 )
 WORDS = (
-    "Live: allocated when the stage has ended. Peak: the most at any moment of it. MiB = 2^20 "
-    "bytes. Tensors alone: what an allocator rounds up or keeps, and the interpreter's own memory, "
-    "come on top."
+    "Live: allocated when the stage has ended. Peak: the most at any moment of it. 1 KiB = 2^10, "
+    "1 MiB = 2^20, 1 GiB = 2^30, 1 GB = 10^9 bytes. Tensors alone: what an allocator rounds up or "
+    "keeps, and the interpreter's own memory, come on top."
 )
 
 
@@ -57,25 +57,28 @@ def paragraph(text: str, indent: str = "") -> Text:
                               subsequent_indent=" " * len(indent)))  # fmt: skip
 
 
-def waterfall(steps: Sequence[tuple[str, int, int]], title: str) -> Group:
+def waterfall(steps: Sequence[tuple[str, int, int]], title: str, unit: Unit | None = None) -> Group:
     """Signed steps as bars between a running sum and the next.
 
     Args:
         steps: label, bytes (signed), and the running sum after them: `Ledger.waterfall`.
-        title: one line.
+        title: without the unit, which is added.
+        unit: of the figures; None takes one that suits the largest.
     """
     most = max((running for _, _, running in steps), default=0) or 1
-    lines = [Text(title, style="italic")]
+    unit = unit or unit_for(most)
+    lines = [paragraph(f"{title}, {unit.name}:")]
+    lines[0].stylize("italic")
     before = 0
     for label, change, running in steps:
         low, high = sorted((before, running))
         start, end = round(BAR * low / most), round(BAR * high / most)
         mark = "█" if change >= 0 else "░"
         bar = " " * start + mark * max(1, end - start)
-        signed = ("+" if change > 0 and before else "") + mib(change)
+        signed = ("+" if change > 0 and before else "") + unit.of(change)
         lines.append(Text(f"{cut(label, LABEL):{LABEL}} {signed:>10}  {bar}".rstrip()))
         before = running
-    lines.append(Text(f"{'total':{LABEL}} {mib(before):>10}  MiB"))
+    lines.append(Text(f"{'total':{LABEL}} {unit.of(before):>10}  {unit.name}"))
     return Group(*lines)
 
 
@@ -91,26 +94,37 @@ def arm_table(arm: Arm, title: str) -> Group:
     """One recipe, stage by stage and by category."""
     best = arm.best
     assert best is not None
-    parts: list[RenderableType] = [_stages(arm, title)]
-    parts.append(Text(""))
-    rows = best.saved.waterfall()
-    parts.append(waterfall(rows, "Saved between forward and backward, MiB:"))
-    most = best.peak
-    parts.append(Text(""))
-    name = f"At the peak, in the {most.stage}, MiB:"
-    parts.append(waterfall(most.peak.waterfall(), name))
-    notes = [*arm.notes, *best.notes]
-    parts += [paragraph(note, "note: ") for note in notes]
+    most, unit = best.peak, unit_of(arm)
+    parts: list[RenderableType] = [_stages(arm, f"{title}, {unit.name}", unit), Text("")]
+    name = "Saved between forward and backward"
+    parts += [waterfall(best.saved.waterfall(), name, unit), Text("")]
+    name = f"At the peak, in the {most.stage}"
+    parts.append(waterfall(most.peak.waterfall(), name, unit))
+    parts += [paragraph(note, "note: ") for note in notes_of(arm)]
     return Group(*parts)
 
 
-def _stages(arm: Arm, title: str) -> Group:
+def unit_of(arm: Arm) -> Unit:
+    """The unit of an arm's tables: what suits its highest peak."""
+    return unit_for(arm.best.peak.peak.total) if arm.best is not None else IN_MIB
+
+
+def notes_of(arm: Arm) -> list[str]:
+    """What did not happen, and why; where a trace and a meter differ, what the trace lacks."""
+    best = arm.best
+    notes = [*arm.notes, *(best.notes if best is not None else ())]
+    if arm.traced is not None and arm.traced is not best:
+        notes += [f"trace: {note}" for note in arm.traced.notes if note not in notes]
+    return notes
+
+
+def _stages(arm: Arm, title: str, unit: Unit) -> Group:
     witnesses = [w for w in ("formula", "trace", "meter") if _has(arm, w)]
     headers = [f"{moment}\n{w}" for moment in ("live", "peak") for w in witnesses]
     made = table("stage", *headers)
     for stage in Stage:
         cells = [
-            _cell(arm, witness, stage, moment)
+            _cell(arm, witness, stage, moment, unit)
             for moment in ("live", "peak")
             for witness in witnesses
         ]
@@ -122,9 +136,9 @@ def _has(arm: Arm, witness: str) -> bool:
     return bool({"formula": arm.formula, "trace": arm.traced, "meter": arm.measured}[witness])
 
 
-def _cell(arm: Arm, witness: str, stage: Stage, moment: str) -> str:
+def _cell(arm: Arm, witness: str, stage: Stage, moment: str, unit: Unit) -> str:
     found = figure(arm, witness, stage, moment)
-    return "–" if found is None else mib(found)
+    return "–" if found is None else unit.of(found)
 
 
 def figure(arm: Arm, witness: str, stage: Stage, moment: str) -> int | None:
@@ -184,9 +198,8 @@ def terms_table(terms: Ledger, title: str) -> Group:
     for index, (label, change, _) in enumerate(steps):
         running += change
         steps[index] = (label, change, running)
-    lines: list[RenderableType] = [waterfall(steps, title), Text("")]
-    lines += [paragraph(f"{row.term}: {row.reason}.", "• ") for row in terms if row.reason]
-    return Group(*lines)
+    reasons = [paragraph(f"{row.term}: {row.reason}.", "• ") for row in terms if row.reason]
+    return Group(waterfall(steps, title), *([Text(""), *reasons] if reasons else []))
 
 
 def gigabytes(size: int) -> tuple[str, str]:

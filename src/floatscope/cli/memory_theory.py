@@ -17,7 +17,7 @@ from floatscope.memory.formula import RECOMPUTE, activations, around_the_blocks
 from floatscope.memory.ledger import Category, Ledger, Row, Stage
 from floatscope.memory.states import policy as policy_called
 from floatscope.memory.states import states
-from floatscope.memory.units import mib
+from floatscope.memory.units import unit_for
 from floatscope.recipes import recipe as recipe_called
 
 
@@ -78,7 +78,8 @@ def _standard(target: Target, recipe: str) -> dict[str, int] | None:
     each = SIZES.get(recipe_called(recipe).products, 4)
     found = {kind: activations(target.standard, None, kind, element_bytes=each).total
              for kind in RECOMPUTE}  # type: ignore[arg-type]  # fmt: skip
-    return {**found, "around the blocks, 16-bit": around_the_blocks(target.standard).total}
+    around = around_the_blocks(target.standard, element_bytes=each).total
+    return {**found, "around the blocks": around}
 
 
 def theory_table(target: Target, found: list[dict[str, Any]]) -> Group:
@@ -86,14 +87,15 @@ def theory_table(target: Target, found: list[dict[str, Any]]) -> Group:
     parts: list[RenderableType] = []
     for arm in found:
         parts += _arm(target, arm)
-    words = [f"States are of {target.spec.optimizer}."]
+    words = [f"The states are those of {target.spec.optimizer}."]
     if any(keeps_fp32(arm["recipe"]) for arm in found):
         words.insert(0, SIXTEEN)
     words += dict.fromkeys(arm["states_note"] for arm in found if arm["states_note"])
     if target.standard is not None:
         words.append(
             "The standard block (Korthikanti et al. 2022, arXiv 2205.05198) has LayerNorm, GELU "
-            "four times as wide and three dropouts. It is set beside the model, not taken for it."
+            "four times as wide and three dropouts. It is set beside the model, not taken for it. "
+            "Around the blocks: the embedding's dropout, the last norm, the head and fp32 logits."
         )
     if target.numbers is None:
         words.append(
@@ -107,29 +109,32 @@ def _arm(target: Target, arm: dict[str, Any]) -> list[RenderableType]:
     kept = Ledger.from_dict(arm["states"])
     number, tensors = arm["parameters"], arm["parameter_tensors"]
     title = f"{target.spec.model}, {arm['recipe']}: {number:,} parameters in {tensors} tensors"
-    made = table("states", "bytes", "MiB", "bytes a\nparameter")
-    for name, size, mebibytes in kept.table("term"):
-        each = int(size.replace(",", "")) / number
-        made.add_row(name, size, mebibytes, f"{each:.3g}")
+    unit = unit_for(kept.total)
+    made = table("states", "bytes", unit.name, "bytes a\nparameter")
+    sizes = {term: part.total for (term,), part in kept.group("term").items()}
+    for name, size in {**sizes, "total": kept.total}.items():
+        made.add_row(name, f"{size:,}", unit.of(size), f"{size / number:.3g}")
     parts: list[RenderableType] = [titled(title, made), Text("")]
     if arm["standard_block"] is not None:
-        standard = table("", "bytes", "MiB")
+        unit = unit_for(max(arm["standard_block"].values()))
+        standard = table("", "bytes", unit.name)
         for name, size in arm["standard_block"].items():
-            recompute = name if "blocks" in name else f"recomputation: {name}"
-            standard.add_row(recompute, f"{size:,}", mib(size))
+            row = name if name not in RECOMPUTE else f"recomputation: {name}"
+            standard.add_row(row, f"{size:,}", unit.of(size))
         name = "Saved activations by the standard block's formula"
         parts += [titled(name, standard), Text("")]
     if arm["closed_form"] is not None:
         saved = Ledger.from_dict(arm["closed_form"])
-        title = "Saved activations by the exact closed form of this model, MiB:"
+        title = "Saved activations by the exact closed form of this model"
         steps = [(cut(label, 34), change, running) for label, change, running in _by_term(saved)]
         parts += [waterfall(steps, title), Text("")]
     if arm["stages"]:
         stages = table("stage", "live", "peak")
-        for stage, sizes in arm["stages"].items():
-            peak = "–" if sizes["peak"] is None else mib(sizes["peak"])
-            stages.add_row(stage, mib(sizes["live"]), peak)
-        parts += [titled("Stages by the closed form, MiB", stages), Text("")]
+        unit = unit_for(max(found["live"] for found in arm["stages"].values()))
+        for stage, found in arm["stages"].items():
+            peak = "–" if found["peak"] is None else unit.of(found["peak"])
+            stages.add_row(stage, unit.of(found["live"]), peak)
+        parts += [titled(f"Stages by the closed form, {unit.name}", stages), Text("")]
     if not arm["stages"] and target.numbers is not None:
         parts.append(
             paragraph(

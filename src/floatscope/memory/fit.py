@@ -120,6 +120,15 @@ class Way:
         return self.states.total + self.activations.total
 
 
+def element_bytes(name: str) -> int:
+    """Bytes of an activation under a recipe or a bookkeeping: 4 where products are fp32, else 2.
+
+    A bookkeeping says nothing of products but for "fp32"; they are taken for 16 bits.
+    """
+    products = CATALOGUE[name].products if name in CATALOGUE else name
+    return 4 if products == "fp32" else 2
+
+
 def ways(
     held: Policy,
     num_parameters: int,
@@ -127,6 +136,8 @@ def ways(
     devices: int = 8,
     of: Transformer | None = None,
     recompute: Recompute = "none",
+    *,
+    each: int = 2,
 ) -> Iterator[Way]:
     """Ways to lay a model out, first on one device.
 
@@ -135,9 +146,10 @@ def ways(
         num_parameters: of the whole model.
         capacity: bytes of a device.
         devices: over how many each way splits.
-        of: the model's and micro-batch's shape, for activations in 16 bits by the standard block's
-            formula; None leaves them out.
+        of: the model's and micro-batch's shape, for activations by the standard block's formula;
+            None leaves them out.
         recompute: "none", "selective" or "full".
+        each: bytes of an activation's element: 2, or 4 for fp32, which doubles the formula.
 
     Tensor and pipeline parallelism divide the states evenly; FSDP's gathered layers, workspace and
     fragmentation are not counted.
@@ -150,7 +162,8 @@ def ways(
         kept = states(held, share, zero=zero, devices=degree if zero else 1)
         saved = Ledger()
         if of is not None:
-            saved = activations(of, parallel, recompute) + around_the_blocks(of, parallel)
+            saved = activations(of, parallel, recompute, element_bytes=each)
+            saved += around_the_blocks(of, parallel, element_bytes=each)
         fewest = None if of is not None else _fewest(held, num_parameters, capacity, zero, parallel)
         yield Way(name=name, devices=degree, states=kept, activations=saved, smallest=fewest)
 

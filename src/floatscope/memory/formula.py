@@ -172,8 +172,10 @@ def _block(
         yield term, Fraction(term.bytes_sbh * sbh + term.bytes_ass * ass, degree)
 
 
-def around_the_blocks(shape: Transformer, parallel: Parallel | None = None) -> Ledger:
-    """What the first stage saves beside the blocks, in a 16-bit format.
+def around_the_blocks(
+    shape: Transformer, parallel: Parallel | None = None, *, element_bytes: int = 2
+) -> Ledger:
+    """What the first stage saves beside the blocks, in elements of `element_bytes` bytes.
 
     The embedding's dropout, one mask for each micro-batch in flight; and, where the pipeline has
     one stage and so the head too, the last norm's input, the head's, and the logits in fp32.
@@ -183,7 +185,7 @@ def around_the_blocks(shape: Transformer, parallel: Parallel | None = None) -> L
     mask = Fraction(sbh * parallel.pipeline, parallel.tensor)
     rows = [_row("mask of the embedding's dropout", "embedding", up(mask))]
     if parallel.pipeline == 1:
-        half = up(Fraction(2 * sbh, parallel.tensor))
+        half = up(Fraction(element_bytes * sbh, parallel.tensor))
         logits = up(Fraction(4 * shape.sequence * shape.batch * shape.vocab, parallel.tensor))
         rows += [
             _row("input of the last norm", "norms", half),

@@ -65,9 +65,11 @@ class Honesty:
         )  # fmt: skip
         verdict = "within" if self.agrees else "NOT within"
         lines = [
-            f"At a tiny shape the trace is {verdict} {PROMISED:.0%} of the meter: the {moment} of "
-            f"the {stage} is off by {one - other:+,} of {other:,} bytes ({self.worst:+.2%})."
+            f"At a tiny shape the trace is {verdict} {100 * PROMISED:g} % of the meter: the "
+            f"{moment} of the {stage} is off by {one - other:+,} of {other:,} bytes "
+            f"({100 * self.worst:+.2f} %)."
         ]
+        lines += [f"Why: {note}." for note in self.traced.notes]
         lines += [
             f"trace minus meter, saved in {row.module or 'the model'} by {row.operation}, "
             f"{row.dtype}: {row.bytes:+,} bytes"

@@ -153,6 +153,8 @@ class Anchor(NamedTuple):
 
 _DEEPSPEED = "DeepSpeed documentation, Memory Requirements"
 _TORCHAO = "torchao README, low-bit optimizers"
+_BITS = "torchao source, low-bit optimizers: codes, and an fp32 scale a block, twice"
+_COMPUTED = "the same two differences by arithmetic: parameters x bytes of moments saved"
 _TE = "TransformerEngine documentation, memory of one 1024 x 1024 linear, 1024 tokens"
 _IN_BACKWARD = "pytorch/tutorials#2568, optimizer step in backward"
 
@@ -174,15 +176,15 @@ ANCHORS: dict[str, Anchor] = {
     "llama2-8bit": Anchor("Llama-2-7B bf16, AdamW minus 8-bit", "12.5", "GiB", _TORCHAO, 0.015),
     "llama2-4bit": Anchor("Llama-2-7B bf16, AdamW minus 4-bit", "18.4", "GiB", _TORCHAO),
     "llama2-8bit-computed": Anchor(
-        "6.738e9 x (4 - 2.03125) bytes", "12.4", "GiB", "2 bits of moments less; computed"
+        "Llama-2-7B, 6.738e9 x (4 - 2.03125) B", "12.4", "GiB", _COMPUTED
     ),
     "vit-h-8bit": Anchor("ViT-H AMP, AdamW minus 8-bit", "3.90", "GB", _TORCHAO, 0.035),
     "vit-h-4bit": Anchor("ViT-H AMP, AdamW minus 4-bit", "4.51", "GB", _TORCHAO, 0.035),
-    "vit-h-8bit-computed": Anchor("632e6 x (8 - 2.03125) bytes", "3.77", "GB", "computed"),
-    "vit-h-4bit-computed": Anchor("632e6 x (8 - 1.0625) bytes", "4.38", "GB", "computed"),
-    "te-bf16": Anchor("bf16", "6.00", "MiB", _TE),
-    "te-fp8": Anchor("fp8, weights kept in bf16", "6.02", "MiB", _TE, 0.01),
-    "te-fp8-only": Anchor("fp8 alone, inference", "3.02", "MiB", _TE, 0.01),
+    "vit-h-8bit-computed": Anchor("ViT-H, 632e6 x (8 - 2.03125) B", "3.77", "GB", _COMPUTED),
+    "vit-h-4bit-computed": Anchor("ViT-H, 632e6 x (8 - 1.0625) B", "4.38", "GB", _COMPUTED),
+    "te-bf16": Anchor("linear, bf16", "6.00", "MiB", _TE),
+    "te-fp8": Anchor("linear, fp8, weights kept in bf16", "6.02", "MiB", _TE, 0.01),
+    "te-fp8-only": Anchor("linear, fp8 alone, inference", "3.02", "MiB", _TE, 0.01),
     "vit-l-parameters": Anchor("ViT-L fp32, parameters", "1.2", "GB", _IN_BACKWARD),
     "vit-l-gradients": Anchor("ViT-L fp32, gradients", "1.2", "GB", _IN_BACKWARD),
     "vit-l-moments": Anchor("ViT-L fp32, moments", "2.4", "GB", _IN_BACKWARD),
@@ -196,11 +198,11 @@ ANCHORS: dict[str, Anchor] = {
     "bert-base-measured": Anchor(
         "bert-base-cased, on the device", "413.68", "MiB", "accelerate documentation", 0.002
     ),
-    "adam-8bit": Anchor("8-bit Adam", "2.031", "B a parameter", "torchao, block of 256"),
+    "adam-8bit": Anchor("8-bit Adam, blocks of 256", "2.031", "B a parameter", _BITS),
     "adam-8bit-lab": Anchor(
-        "8-bit Adam on the laboratory's model", "2.035", "B a parameter", "torchao, block of 256"
+        "8-bit Adam on the laboratory's model", "2.035", "B a parameter", _BITS
     ),
-    "adam-4bit": Anchor("4-bit Adam", "1.0625", "B a parameter", "torchao, block of 128"),
+    "adam-4bit": Anchor("4-bit Adam, blocks of 128", "1.0625", "B a parameter", _BITS),
     "torchtune-bf16": Anchor("Llama-2-7B, bf16 AdamW, states", "54", "GB", "torchtune#389"),
     "bf16-master-between": Anchor("bf16 with masters, between steps", "14", "B a parameter",
                                   "measured"),

@@ -29,6 +29,8 @@ class Check(NamedTuple):
     source: str
     agrees: bool
     """To the printed digits, rounded or cut off; a measurement, within its stated share."""
+    within: float = 0.0
+    """The share, for a figure that was measured on a device; 0 for the printed digits."""
 
 
 def selftest() -> list[Check]:
@@ -48,7 +50,7 @@ def check(
         agrees = abs(value - Fraction(printed)) <= Fraction(within) * Fraction(printed)
     elif agrees:
         ours = printed
-    return Check(what, printed, ours, unit, source, agrees)
+    return Check(what, printed, ours, unit, source, agrees, within)
 
 
 def _shape(c: Configuration) -> Transformer:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import NamedTuple
 
+KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
 MB = 10**6
@@ -17,6 +19,31 @@ DTYPE_NAMES = {
     "float8_e4m3fn": "e4m3fn",
     "float8_e5m2": "e5m2",
 }
+
+
+class Unit(NamedTuple):
+    """A unit of a table, such as MiB."""
+
+    name: str
+    size: int
+    """Bytes."""
+
+    def of(self, num_bytes: int) -> str:
+        """`num_bytes` in this unit with two decimals and no unit, half up."""
+        return rounded(Fraction(num_bytes, self.size), 2)
+
+
+IN_KIB, IN_MIB, IN_GIB = Unit("KiB", KIB), Unit("MiB", MIB), Unit("GiB", GIB)
+
+
+def unit_for(most: int) -> Unit:
+    """The unit of a table whose largest entry has `most` bytes.
+
+    KiB below 1 MiB, GiB from 10 GiB on, else MiB: so two decimals tell entries apart.
+    """
+    if most < MIB:
+        return IN_KIB
+    return IN_GIB if most >= 10 * GIB else IN_MIB
 
 
 def mib(num_bytes: int) -> str:

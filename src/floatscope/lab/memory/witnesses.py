@@ -118,9 +118,9 @@ def trace_of(target: Target, recipe: str, backend: str) -> Measurement:
         raise
     except Exception as error:
         notes = " ".join(getattr(error, "__notes__", []))
-        said = " ".join(str(error).split())[:400]
+        said = " ".join(str(error).split())[:400].rstrip(".")
         raise LedgerError(
-            f"{target.spec.model} raised {type(error).__name__} on tensors without data: {said} "
+            f"{target.spec.model} raised {type(error).__name__} on tensors without data: {said}. "
             f"{notes} If it runs on real ones, measure it."
         ) from error
 
@@ -235,6 +235,8 @@ def acceptance(arm: Arm, target: Target) -> list[Acceptance]:
         for stage in (Stage.BUILD, Stage.OPTIMIZER):
             each = _resident(held, stage, way)
             found.append(_states(best[stage].live, stage, int(each * num), f"{each} B x {num:,}"))
+    else:
+        found += [_unknown_states(best, stage, target) for stage in (Stage.BUILD, Stage.OPTIMIZER)]
     kept = _but_states(best[Stage.FORWARD].live) - _but_states(best[Stage.BUILD].live)
     formula = arm.terms.rows[0] if arm.terms is not None else None
     says = f"after forward minus after build: {mib(kept.total)} MiB of named rows"
@@ -255,6 +257,18 @@ def _resident(held: Policy, stage: Stage, way: Way) -> Bytes:
 
 def _but_states(ledger: Ledger) -> Ledger:
     return Ledger(row for row in ledger if row.category not in STATES)
+
+
+def _unknown_states(best: Measurement, stage: Stage, target: Target) -> Acceptance:
+    """States of an optimizer that no formula knows: what was found; nothing can contradict it."""
+    live = best[stage].live
+    kept = live.where(category=[str(c) for c in (*STATES, Category.OPTIMIZER)])
+    parts = ", ".join(f"{category} {size:,} B" for category, size in kept.by_category().items())
+    return Acceptance(
+        what=f"after {stage}",
+        holds=not live.unexplained,
+        says=f"no formula knows what {target.spec.optimizer} keeps; by {best.witness}: {parts}",
+    )
 
 
 def _states(live: Ledger, stage: Stage, expected: int, product: str) -> Acceptance:
