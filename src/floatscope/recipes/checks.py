@@ -11,6 +11,8 @@ from torch.optim import LBFGS
 
 from floatscope.errors import RecipeError
 from floatscope.recipes.optimizers import OneOrTogether, each_of, held_by
+from floatscope.recipes.recipe import Recipe
+from floatscope.recipes.report import Report
 
 NATIVE = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """Formats of stored weights that parameters may have as their dtype."""
@@ -65,13 +67,49 @@ def check_loss(loss: object) -> None:
         raise RecipeError("the loss does not depend on any parameter that requires a gradient.")
 
 
-def check_gradients(gradients: Sequence[Tensor]) -> None:
-    """Refuse a step in which nothing that is trained got a gradient.
+def check_gradients(model: nn.Module, trained: Sequence[nn.Parameter]) -> list[Tensor]:
+    """The gradients of what is trained.
 
     Raises:
-        RecipeError: `gradients` is empty.
+        RecipeError: there is none, or one is sparse.
     """
+    gradients = [p.grad for p in trained if p.grad is not None]
     if not gradients:
         raise RecipeError(
             "no parameter that the optimizer holds got a gradient: the loss depends on others only."
         )
+    if any(g.layout is not torch.strided for g in gradients):
+        names = {id(p): name for name, p in model.named_parameters()}
+        for p in trained:
+            check_dense(p, names.get(id(p), "a parameter beside the model"))
+    return gradients
+
+
+def check_dense(parameter: Tensor, name: str) -> None:
+    """Refuse a sparse gradient.
+
+    Raises:
+        RecipeError: it is.
+    """
+    if parameter.grad is not None and parameter.grad.layout is not torch.strided:
+        raise RecipeError(
+            f"the gradient of {name} is {parameter.grad.layout}; a recipe takes dense ones. "
+            "Embeddings make them with sparse=False."
+        )
+
+
+def check_converted(recipe: Recipe, report: Report | None) -> None:
+    """Refuse a step in which a recipe with operands of its own had nothing to give them to.
+
+    Raises:
+        RecipeError: no product of a weight was converted.
+    """
+    operands = recipe.operands
+    if report is None or report.converted or operands is None or operands.changes_nothing:
+        return
+    kept = ", ".join(f"{name}: {why}" for name, why in report.kept.items())
+    raise RecipeError(
+        f"{recipe.name} converted nothing: no product of a weight has its operands "
+        f"({kept or 'this model multiplies with no weight'}). Take another recipe, or keep less "
+        "out, such as with Kept(head=False)."
+    )

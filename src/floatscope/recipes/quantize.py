@@ -112,3 +112,10 @@ def carrier_of(operand: Operand) -> torch.dtype:
         bits += form.scale.fraction_bits + 1  # elements times block scales
     wide = isinstance(element, FloatFormat) and element.exponent_bits > 8
     return torch.bfloat16 if bits <= BF16_FRACTION and not wide else torch.float32
+
+
+def is_uneven(operand: Operand, shape: torch.Size) -> bool:
+    """Whether blocks do not divide a matrix whose last dimension is contracted."""
+    form = operand.form
+    block = (operand.block or form.block) if isinstance(form, BlockFormat) else "tensor"
+    return not isinstance(block, str) and any(n % b for n, b in zip(shape, block, strict=True))

@@ -24,7 +24,7 @@ from floatscope.recipes.hadamard import turned
 from floatscope.recipes.multiply import multiply
 from floatscope.recipes.operations import Kind, is_attention, tensors_in
 from floatscope.recipes.passes import is_backward, memory_of
-from floatscope.recipes.quantize import Quantized, quantize
+from floatscope.recipes.quantize import Quantized, is_uneven, quantize
 from floatscope.recipes.report import Memory, Report
 from floatscope.recipes.roles import Roles, Weight, version_of
 from floatscope.recipes.which import Found, in_backward, in_forward
@@ -142,6 +142,9 @@ class QuantizedProducts:
                     "floating. Convert it, or keep the weight out of the recipe by name."
                 )
         self.report.converted[weight.name, product] += 1
+        one, other = (self.operands.of(product, role) for role in (role_left, role_right))
+        if is_uneven(one, left.shape[-2:]) or is_uneven(other, right.mT.shape[-2:]):
+            self.report.padded[weight.name, product] += 1
         return multiply(
             self._quantized(left, product, role_left, weight, -1),
             self._quantized(right, product, role_right, weight, -2),

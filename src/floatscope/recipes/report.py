@@ -22,6 +22,9 @@ class Report:
 
     converted: Counter[tuple[str, ProductName]] = field(default_factory=Counter)
     """Products with the recipe's own operands, by weight and kind."""
+    padded: Counter[tuple[str, ProductName]] = field(default_factory=Counter)
+    """Of these, how many have an operand that its blocks do not divide: the last block is shorter,
+    as if it were padded with zeros."""
     kept: dict[str, str] = field(default_factory=dict)
     """Weights whose products were left alone, and why."""
     without_weight: int = 0
@@ -36,6 +39,7 @@ class Report:
     def add(self, other: Report) -> None:
         """Add what was done to another part of the same step, such as a micro-batch."""
         self.converted += other.converted
+        self.padded += other.padded
         self.kept = {**other.kept, **self.kept}
         self.without_weight += other.without_weight
         self.emulated += other.emulated

@@ -37,13 +37,13 @@ import torch
 from torch import Tensor, nn
 
 from floatscope.errors import RecipeError
+from floatscope.recipes.checks import check_dense
 from floatscope.recipes.formats_of import Stored
 from floatscope.recipes.keeping_out import kept_in_fp32
 from floatscope.recipes.movement import MASTER, REST, Movement, StoredUpdate
 from floatscope.recipes.optimizers import Optimizers, as_one
 from floatscope.recipes.storage_checks import (
     check_apart,
-    check_gradient,
     check_optimizer,
     check_parameter,
     check_state,
@@ -199,7 +199,7 @@ class Storage:
             RecipeError: a gradient is sparse.
         """
         for name, parameter in self._parameters():
-            check_gradient(parameter, name)
+            check_dense(parameter, name)
             if parameter.grad is None or id(parameter) in self._kept:
                 continue
             if self._gradients is not None:
@@ -237,7 +237,7 @@ class Storage:
         """The parameters that have a gradient."""
         moving = []
         for name, parameter in self._parameters():
-            check_gradient(parameter, name)
+            check_dense(parameter, name)
             held = self._held.get(id(parameter))
             if held is None:
                 raise RecipeError(f"{name} is new to storage; call its prepare() before a step.")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from floatscope.errors import FormatError, RecipeError
 from floatscope.recipes.formats_of import Stored
@@ -73,19 +73,6 @@ def check_apart(parameters: Iterable[tuple[str, Tensor]]) -> None:
                     f"{other} and {name} are two parameters in the same memory; tie them by giving "
                     "both modules one and the same parameter."
                 )
-
-
-def check_gradient(parameter: nn.Parameter, name: str) -> None:
-    """Refuse a sparse gradient.
-
-    Raises:
-        RecipeError: it is.
-    """
-    if parameter.grad is not None and parameter.grad.layout is not torch.strided:
-        raise RecipeError(
-            f"the gradient of {name} is {parameter.grad.layout}; storage takes dense ones. "
-            "Embeddings make them with sparse=False."
-        )
 
 
 def check_state(state: Any, own: dict[str, Any]) -> None:

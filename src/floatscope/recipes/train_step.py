@@ -19,7 +19,12 @@ from torch import Tensor, nn
 from floatscope.errors import RecipeError
 from floatscope.recipes.backend import Backend, choose_backend
 from floatscope.recipes.catalogue import recipe as recipe_called
-from floatscope.recipes.checks import check_gradients, check_loss, check_trainable
+from floatscope.recipes.checks import (
+    check_converted,
+    check_gradients,
+    check_loss,
+    check_trainable,
+)
 from floatscope.recipes.compute import compute, device_of
 from floatscope.recipes.formats_of import Stored
 from floatscope.recipes.loss_scaling import LossScaler
@@ -66,6 +71,7 @@ class TrainStep:
         clip_norm: largest 2-norm of the gradient, applied after unscaling; None does not clip.
         backend: "auto", "native" or "emulated" (see `choose_backend`).
         seed: of everything that the recipe rounds stochastically.
+        must_convert: whether the first step refuses a recipe whose operands it had no use for.
 
     Raises:
         RecipeError: no parameter to train, one that is not fp32 or has no data, an optimizer of
@@ -82,11 +88,13 @@ class TrainStep:
         clip_norm: float | None = None,
         backend: str = "auto",
         seed: int = 0,
+        must_convert: bool = True,
     ) -> None:
         self.model = model
         self.optimizer: OneOrTogether = as_one(optimizer)
         self.recipe = recipe_called(recipe) if isinstance(recipe, str) else recipe
         self.clip_norm = clip_norm
+        self._must_convert = must_convert
         stored = self.recipe.stored
         check_trainable(model, self.optimizer, clip_norm, stored.weights)
         self.backend: Backend = choose_backend(self.recipe, device_of(model), backend)
@@ -118,15 +126,18 @@ class TrainStep:
 
         Raises:
             LossScaleCollapse: no loss scale makes the gradients finite.
-            RecipeError: the loss is no scalar tensor, or does not depend on a parameter.
+            RecipeError: the loss is no scalar tensor, or does not depend on a parameter; a gradient
+                is sparse; the recipe has converted nothing.
         """
         self.model.zero_grad(set_to_none=True)
         self.optimizer.zero_grad(set_to_none=True)  # what it holds beside the model
         scale = self._scaler.scale
         loss, report = self._differentiated([loss_of] if callable(loss_of) else list(loss_of))
+        if self._must_convert:
+            check_converted(self.recipe, report)
+            self._must_convert = False
         trained = self._trained()
-        gradients = [p.grad for p in trained if p.grad is not None]
-        check_gradients(gradients)
+        gradients = check_gradients(self.model, trained)
         self._scaler.unscale(*each_of(self.optimizer))
         num_nonfinite = sum(g.numel() - int(g.isfinite().sum()) for g in gradients)
         if observe is not None:

@@ -141,7 +141,8 @@ def training_step(
     if scale is not None and recipe.loss_scaling is not None:
         recipe = replace(recipe, loss_scaling=StaticScaling(scale=scale))
     trained = [p for p in model.parameters() if p.requires_grad]
-    return TrainStep(model, torch.optim.SGD(trained), recipe, backend=backend, seed=seed)
+    sgd = torch.optim.SGD(trained)
+    return TrainStep(model, sgd, recipe, backend=backend, seed=seed, must_convert=False)
 
 
 def _gradients(model: nn.Module) -> dict[str, Tensor]:
