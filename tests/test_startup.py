@@ -53,6 +53,45 @@ def test_verbs_of_formats_import_nothing_heavy(args: list[str]) -> None:
     assert not modules & {"torch", "numpy", "pydantic", "duckdb", "psutil", "rich"}
 
 
+EVERY_KERNEL = """
+import sys
+import torch
+import floatscope as fs
+
+for dtype in (torch.float64, torch.float32, torch.bfloat16):
+    x = torch.ones(2, 32, dtype=dtype)
+    fs.round_to(x, "e4m3fn")
+    fs.round_to(x, "e4m3fn", rounding="stochastic", key=1)
+fs.block_round(x.float(), "mxfp8-e4m3", rule="rceil")
+fs.block_round(x, "mxfp8-e4m3", rule="rceil")
+fs.decode_from(fs.encode_to(x.float(), "e4m3fn"), "e4m3fn")
+fs.Spectrum.of(x.float())
+
+from numba.core.dispatcher import Dispatcher
+
+kernels = [
+    kernel
+    for name, module in [*sys.modules.items()]
+    if name.startswith("floatscope.") and ".numba_" in name
+    for value in vars(module).values()
+    for kernel in (value.values() if isinstance(value, dict) else [value])
+    if isinstance(kernel, Dispatcher)
+]
+print(sum(sum(kernel.stats.cache_hits.values()) for kernel in kernels))
+print(sum(sum(kernel.stats.cache_misses.values()) for kernel in kernels))
+"""
+
+
+def test_kernels_are_compiled_once() -> None:
+    """The second process finds every kernel that it calls in Numba's cache."""
+    command = [sys.executable, "-c", EVERY_KERNEL]
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    hits, misses = map(int, done.stdout.split())
+    assert hits >= 6
+    assert misses == 0
+
+
 def test_public_names() -> None:
     import floatscope as fs
 

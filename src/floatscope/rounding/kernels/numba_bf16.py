@@ -73,47 +73,24 @@ def narrow(x, out):
         out[i] = nearest_bf16(x[i])
 
 
-@njit(nogil=True, cache=True)
-def as_given(x, room):
-    """Bits of fp32 need no room."""
-    return x
-
-
-@njit(nogil=True, cache=True)
-def apart_from(out, room):
-    """Where the results go that are still to be narrowed."""
-    return room[: out.size]
-
-
-@njit(nogil=True, cache=True)
-def already_there(x, out):
-    """Results of fp32 stand where they belong."""
-
-
 def _spans(widens: bool, narrows: bool, revision: int) -> Any:
-    taken = widen if widens else as_given
-    room_of, give = (apart_from, narrow) if narrows else (as_given, already_there)
-
     @njit(nogil=True, cache=True)
     def spans(x, out, offset, g, key, spare, counts, counted):
         """`round_span` for x or out of bf16."""
         wide, result = np.empty(PIECE, np.uint32), np.empty(PIECE if revision > 0 else 0, np.uint32)
         for first in range(0, x.size, PIECE):
             last = min(first + PIECE, x.size)
-            target = room_of(out[first:last], result)
+            given = widen(x[first:last], wide) if widens else x[first:last]
+            target = result[: last - first] if narrows else out[first:last]
             at = u64(offset + u64(first))
-            round_span(
-                taken(x[first:last], wide), target, at, g, key, spare, False, counts, counted
-            )
-            give(target, out[first:last])
+            round_span(given, target, at, g, key, spare, False, counts, counted)
+            if narrows:
+                narrow(target, out[first:last])
 
     return spans
 
 
 def _strips(widens: bool, narrows: bool, revision: int) -> Any:
-    taken = widen if widens else as_given
-    room_of, give = (apart_from, narrow) if narrows else (as_given, already_there)
-
     @njit(nogil=True, cache=True, error_model="numpy")
     def strips(
         x, out, columns, stored, height, width, rule, element, amax_before, tensor_encode, apart,
@@ -126,14 +103,16 @@ def _strips(widens: bool, narrows: bool, revision: int) -> Any:
         per_strip = (columns + width - 1) // width
         for first in range(0, x.size, size):
             last = min(first + size, x.size)
-            target = room_of(out[first:last], result)
+            given = widen(x[first:last], wide) if widens else x[first:last]
+            target = result[: last - first] if narrows else out[first:last]
             kept = stored[first // whole * per_strip : (last + whole - 1) // whole * per_strip]
             round_strips(
-                taken(x[first:last], wide), target, columns, kept, height, width, rule, element,
-                amax_before, tensor_encode, apart, plain, stream, chance, g,
-                u64(offset + u64(first)), key, spare, counts,
+                given, target, columns, kept, height, width, rule, element, amax_before,
+                tensor_encode, apart, plain, stream, chance, g, u64(offset + u64(first)), key,
+                spare, counts,
             )  # fmt: skip
-            give(target, out[first:last])
+            if narrows:
+                narrow(target, out[first:last])
 
     return strips
 

@@ -238,7 +238,6 @@ def _round_row(revision: int) -> Any:
 
 def _round_strips(revision: int) -> Any:
     """The kernel for one state of the sources of the scales and of the uncounted loops."""
-    round_row = _round_row(revision)
 
     @njit(nogil=True, cache=True, error_model="numpy")
     def round_strips(
@@ -285,4 +284,6 @@ def _round_strips(revision: int) -> Any:
     return round_strips
 
 
-round_strips = _round_strips(checksum(numba_scales) + checksum(numba_plain))
+_REVISION = checksum(numba_scales) + checksum(numba_plain)
+round_row = _round_row(_REVISION)
+round_strips = _round_strips(_REVISION)

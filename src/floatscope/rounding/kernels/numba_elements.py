@@ -224,8 +224,6 @@ def _round_chunk(revision: int) -> Any:
 
 
 def _round_span(revision: int) -> Any:
-    round_chunk = _round_chunk(revision)
-
     @njit(nogil=True, cache=True)
     def round_span(x, out, offset, g, key, spare, stream, counts, counted):
         """Round x into out; `offset` is the logical index of x[0]."""
@@ -239,4 +237,5 @@ def _round_span(revision: int) -> Any:
 
 
 _REVISION = checksum(numba_chance) + checksum(numba_nearest)
-round_chunk, round_span = _round_chunk(_REVISION), _round_span(_REVISION)
+round_chunk = _round_chunk(_REVISION)
+round_span = _round_span(_REVISION)
