@@ -13,6 +13,7 @@ from floatscope.lab.run.environment import environment
 from floatscope.lab.run.plan import RunPlan
 from floatscope.lab.study.folder import StudyFolder, create
 from floatscope.lab.study.plan import StudyPlan
+from floatscope.spectrum.spectrum import Spectrum
 from tests import tiny
 
 DATA = "0" * 64
@@ -39,8 +40,14 @@ def made_study(
     return folder
 
 
-def finish(folder: StudyFolder, run: RunPlan, *, is_diverged: bool = False) -> None:
-    """Write the records of a run."""
+def finish(
+    folder: StudyFolder,
+    run: RunPlan,
+    *,
+    is_diverged: bool = False,
+    gradients: dict[int, dict[str, Spectrum]] | None = None,
+) -> None:
+    """Write the records of a run; `gradients` are spectra by step and parameter."""
     manifest = records.Manifest(
         run_id=run.run_id(folder.data_sha256),
         label=run.label,
@@ -58,7 +65,12 @@ def finish(folder: StudyFolder, run: RunPlan, *, is_diverged: bool = False) -> N
                             environment=environment("native")),
         ),
     )  # fmt: skip
-    records.finish(folder.run_folder(run), rows(run, is_diverged), manifest)
+    spectra = [
+        records.gradient(step, name, spectrum)
+        for step, by_name in (gradients or {}).items()
+        for name, spectrum in by_name.items()
+    ]
+    records.finish(folder.run_folder(run), [*rows(run, is_diverged), *spectra], manifest)
 
 
 def rows(run: RunPlan, is_diverged: bool = False) -> list[dict[str, Any]]:

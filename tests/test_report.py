@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from floatscope.cli.main import app
@@ -27,10 +28,12 @@ from floatscope.report.evidence import Evidence, gather
 from floatscope.report.papers import standing_alone, write_figures
 from floatscope.report.scripts import digest
 from floatscope.report.sections import loss, zeros
+from floatscope.report.sections.map import section as map_section
 from floatscope.report.shell import Page
 from floatscope.report.thin import BUDGET, stretches, thinned
 from floatscope.report.watch import state
-from tests.made_study import made_study, rows
+from floatscope.spectrum.spectrum import Spectrum
+from tests.made_study import finish, made_study, rows
 
 ROOT = Path(__file__).parent.parent
 NOVEL = ROOT / "results" / "novel"
@@ -163,6 +166,24 @@ def test_a_record_beside_the_study_that_cannot_be_read(
     page = page_of(folder)
     assert page.count("A record could not be read") == 3
     assert says in page
+
+
+def test_the_map_shows_gradients_of_each_recipe(tmp_path: Path) -> None:
+    study = made_study(tmp_path / "study", seeds=(1,), ulp_reruns=0)
+    small = torch.tensor([2.0**-30, 1.0, 0.0, 0.0])
+    for run in study.plan.runs()[:2]:
+        gradients = {"embedding.weight": Spectrum.of(small), "norm.weight": Spectrum.of(small[1:2])}
+        finish(study, run, gradients={0: gradients, 3: gradients})
+    maps = map_section(gather(study.path)).values["maps"]
+    assert [m.title.en for m in maps] == ["Layer × step: fp32-s1",
+                                          "Layer × step: bf16-mixed-s1, really zero"]  # fmt: skip
+    for drawn, share in zip(maps, ("50.0 %", "50.0 %"), strict=True):
+        assert drawn.rows == ("embedding.weight", "norm.weight")
+        assert [c.en for c in drawn.columns] == ["0", "3"]
+        assert drawn.cells == ((share, share), ("0 %", "0 %"))
+    damaged = study.run_folder(study.plan.runs()[0]) / "gradients.parquet"
+    damaged.write_bytes(b"PAR1 no PAR1")
+    assert str(damaged) in page_of(study.path)
 
 
 def test_a_probe_without_its_tables(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from floatscope.lab.run.plan import RunPlan, TrainConfig
 from floatscope.lab.run.train import CHECKPOINT, JOURNAL, WEIGHTS, Run, initial_model
 from floatscope.lab.text.corpus import Tokens, encode, read_text
 from floatscope.recipes import recipe
+from floatscope.spectrum.spectrum import Spectrum
 from tests import tiny
 
 REPOSITORY = Path(__file__).parent.parent
@@ -48,6 +49,7 @@ def outcome(folder: Path) -> dict[str, Any]:
         for column in records.WALL_CLOCK:
             table.pop(column, None)
     kept = ("run_id", "plan", "data_sha256", "exit_reason", "steps_done", "num_parameters")
+    tables["gradients"] = run.gradients()
     return {**tables, **{k: getattr(run.manifest, k) for k in kept}}
 
 
@@ -77,11 +79,12 @@ def test_killed_anywhere_and_resumed_is_bit_identical(
 ) -> None:
     """One run, killed inside a step, a record and a checkpoint, twice each, before it may end."""
     folder = tmp_path / "killed"
+    spectra = 2 * len([*initial_model(tiny.plan()).parameters()])  # of steps 0 and 3
     deaths = [
         ("step", 3),
         ("record", 1),
         ("checkpoint", 1),
-        ("record", 8),
+        ("record", 8 + spectra),
         ("step", 2),
         ("checkpoint", 2),
     ]
@@ -94,8 +97,21 @@ def test_killed_anywhere_and_resumed_is_bit_identical(
     sessions = records.load(folder).manifest.sessions
     assert [s.from_step for s in sessions] == [0, 0, 0, 0, 4, 4, 8]
     assert sorted(p.name for p in folder.iterdir() if p.name != ".lock") == [
-        "evaluations.parquet", "events.parquet", "manifest.json", "metrics.parquet", WEIGHTS,
+        "evaluations.parquet", "events.parquet", "gradients.parquet", "manifest.json",
+        "metrics.parquet", WEIGHTS,
     ]  # fmt: skip
+
+
+def test_spectra_of_gradients_are_those_of_the_steps(reference: Path) -> None:
+    run = records.load(reference)
+    spectra, metrics = run.gradients(), run.table("metrics")
+    assert [*spectra] == [0, 3, 7, 11]
+    sizes = {name: p.numel() for name, p in initial_model(tiny.plan()).named_parameters()}
+    for step, by_name in spectra.items():
+        assert {name: s.num_elements for name, s in by_name.items()} == sizes
+        whole = Spectrum.sum(by_name.values())
+        assert whole.zeros / whole.num_elements == metrics["zero_fraction"][step]
+        assert whole.sum_of_squares**0.5 == pytest.approx(metrics["grad_norm"][step], rel=2**-12)
 
 
 def test_a_finished_run_is_left_alone(tokens: tuple[Tokens, Path], reference: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from floatscope.lab.run import records
 from floatscope.lab.study import folder
 from floatscope.lab.study.stress_summary import StressSummary
 from floatscope.lab.study.summary import Summary
+from floatscope.spectrum.storage import COLUMNS
 
 _JSON_TYPES = {
     "INTEGER": {"type": "integer"},
@@ -26,6 +28,14 @@ _JSON_TYPES = {
     "DOUBLE": {"anyOf": [{"type": "number"}, {"enum": ["NaN", "Infinity", "-Infinity"]}]},
 }
 
+SPECTRUM = {
+    "amax": {"type": "string"},
+    "finest": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+    "octaves": {"type": "array", "items": {"type": "integer"}},
+    "classes": {"type": "string"},
+}
+"""Fields of a spectrum that JSON holds otherwise than a table (`floatscope.spectrum.storage`)."""
+
 
 def schemas() -> dict[str, dict[str, Any]]:
     """Schemas by file name: manifests, plans, journals, probes, memory, what commands print."""
@@ -33,6 +43,7 @@ def schemas() -> dict[str, dict[str, Any]]:
 
     tables = {**records.COLUMNS, **records.WATCHED}
     lines = [_line(table, columns) for table, columns in tables.items()]
+    lines.append(_line(records.GRADIENTS, {**records.LABELS, **COLUMNS}, SPECTRUM))
     return {
         f"manifest-{records.SCHEMA_VERSION}": TypeAdapter(records.Manifest).json_schema(),
         f"study-{folder.SCHEMA_VERSION}": TypeAdapter(folder.StudyFile).json_schema(),
@@ -56,8 +67,9 @@ def schemas() -> dict[str, dict[str, Any]]:
     }
 
 
-def _line(table: str, columns: dict[str, str]) -> dict[str, Any]:
-    properties = {name: _JSON_TYPES[kind] for name, kind in columns.items()}
+def _line(table: str, columns: dict[str, str], own: Mapping[str, Any] | None = None) -> Any:
+    types = {name: _JSON_TYPES.get(kind, {}) for name, kind in columns.items()}
+    properties = {**types, **(own or {})}
     return {
         "type": "object",
         "properties": {"table": {"const": table}, **properties},

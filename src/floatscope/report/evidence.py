@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from floatscope.errors import FloatscopeError, StudyError
+from floatscope.errors import FloatscopeError
 from floatscope.lab.compare.keep import COMPARE
 from floatscope.lab.compare.keep import load as read_comparison
 from floatscope.lab.compare.records import Comparison
@@ -24,18 +24,16 @@ from floatscope.lab.lecture.keep import read as read_demonstration
 from floatscope.lab.lecture.records import KINDS
 from floatscope.lab.run.journal import read as read_journal
 from floatscope.lab.run.plan import RunPlan
-from floatscope.lab.run.records import JOURNAL, Manifest
+from floatscope.lab.run.records import JOURNAL, FinishedRun, Manifest
 from floatscope.lab.study.folder import StudyFolder, open_study
 from floatscope.lab.study.plan import BASELINE
 from floatscope.lab.study.summary import Summary, summarize
 from floatscope.report.memory_record import MemoryRecord, by_weight, memory_folders, read_memory
 from floatscope.report.probes import ProbeRecord, probe_folders, read_probe
-from floatscope.spectrum import storage
 from floatscope.spectrum.spectrum import Spectrum
 
 _T = TypeVar("_T")
 _P = TypeVar("_P")
-CAPTURE = "capture.parquet"
 """Spectra that `fs.capture` took while a run trained, if somebody wrote its rows there."""
 
 
@@ -48,6 +46,8 @@ class Run:
     metrics: dict[str, list[Any]]
     evaluations: dict[str, list[Any]]
     events: dict[str, list[Any]]
+    gradients: dict[int, dict[str, Spectrum]] = field(default_factory=dict)
+    """By step and parameter, spectra of unscaled gradients."""
 
     @property
     def label(self) -> str:
@@ -76,8 +76,6 @@ class Evidence:
     comparisons: tuple[Comparison, ...] = ()
     lectures: tuple[DemoFile[Any], ...] = ()
     decision: Decision | None = None
-    captured: dict[int, dict[str, Spectrum]] = field(default_factory=dict)
-    """By step and parameter, spectra of weight gradients."""
     damaged: dict[str, str] = field(default_factory=dict)
     """Sections whose record cannot be read, and why."""
 
@@ -125,7 +123,6 @@ def gather(folder: Path) -> Evidence:
 
     has_decision = [folder] if (folder / RECORD).exists() else []
     demonstrations = [number for number in KINDS if path_of(folder, number).exists()]
-    has_capture = [folder / CAPTURE] if (folder / CAPTURE).exists() else []
     return Evidence(
         study=study,
         summary=summarize(study),
@@ -136,6 +133,7 @@ def gather(folder: Path) -> Evidence:
                 metrics=run.table("metrics"),
                 evaluations=run.table("evaluations"),
                 events=run.table("events"),
+                gradients=next(iter(readable("gradients", FinishedRun.gradients, [run])), {}),
             )
             for plan, run in study.finished()
         ),
@@ -149,25 +147,8 @@ def gather(folder: Path) -> Evidence:
         ),
         lectures=readable("lecture", lambda n: read_demonstration(folder, n), demonstrations),
         decision=next(iter(readable("decision", read_decision, has_decision)), None),
-        captured=next(iter(readable("capture", read_captured, has_capture)), {}),
         damaged=damaged,
     )
-
-
-def read_captured(path: Path) -> dict[int, dict[str, Spectrum]]:
-    """Spectra of weight gradients, by step and by the parameter's full name.
-
-    Raises:
-        SpectrumError, StudyError: the file is damaged, or holds no captured spectra.
-    """
-    found: dict[int, dict[str, Spectrum]] = {}
-    for labels, spectrum in storage.read_parquet(path):
-        if not {"step", "module", "role", "name"} <= labels.keys():
-            raise StudyError(f"{path} holds no spectra of fs.capture: write its rows there.")
-        if labels["role"] == "weight_gradient":
-            called = f"{labels['module']}.{labels['name']}".lstrip(".")
-            found.setdefault(labels["step"], {})[called] = spectrum
-    return found
 
 
 def _readable(

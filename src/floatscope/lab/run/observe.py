@@ -1,4 +1,4 @@
-"""What each step records about its gradients: which elements are exactly zero, and where.
+"""What is recorded about gradients: which elements are exactly zero, and where; their spectra.
 
 With a tied head, the embedding rows of tokens absent from the batch are no structural zeros: the
 softmax pushes every token's row a little, so in fp32 they hold none. Those pushes are the smallest
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from floatscope.lab.run.batches import Batch
+from floatscope.spectrum.spectrum import Spectrum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,15 @@ def zero_gradients(model: nn.Module, embedding: Tensor, batch: Batch) -> ZeroGra
         elsewhere=_share(zeros - zeros_absent, elements - elements_absent),
         num_absent_rows=num_absent_rows,
     )
+
+
+def gradient_spectra(model: nn.Module) -> dict[str, Spectrum]:
+    """The spectrum of every `.grad`, by parameter; those without a gradient are left out."""
+    return {
+        name: Spectrum.of(parameter.grad)
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
 
 
 def _share(part: int, whole: int) -> float:

@@ -1,14 +1,15 @@
 """The records of a run: what a line of the journal holds, and the files that remain when it ends.
 
 `metrics.parquet` has a row a step, `evaluations.parquet` a row an evaluation, `events.parquet` a
-row an event, and `manifest.json`, written last, says that the run has ended and how. A watched run
-also has `stability.parquet`, a row a step.
+row an event, `gradients.parquet` the spectrum of each parameter's gradient at a few steps, and
+`manifest.json`, written last, says that the run has ended and how. A watched run also has
+`stability.parquet`, a row a step.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from floatscope.lab.run.observe import ZeroGradients
     from floatscope.lab.run.stability import Signs
     from floatscope.recipes.train_step import StepResult
+    from floatscope.spectrum.spectrum import Spectrum
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
@@ -62,6 +64,9 @@ WATCHED: dict[str, dict[str, str]] = {
         "share_below_eps": "DOUBLE",
     },
 }
+# The table of spectra is kept by `floatscope.spectrum.storage`, after these columns.
+GRADIENTS = "gradients"
+LABELS = {"step": "INTEGER", "parameter": "VARCHAR"}
 WALL_CLOCK = ("seconds", "load")  # all else is the same in every repetition on one machine
 
 
@@ -90,6 +95,13 @@ def step(
 def stability(number: int, signs: Signs) -> Record:
     """The record of what step `number` showed."""
     return {"table": "stability", "step": number, **asdict(signs)}
+
+
+def gradient(number: int, parameter: str, spectrum: Spectrum) -> Record:
+    """The record of one parameter's unscaled gradient in step `number`."""
+    from floatscope.spectrum.storage import to_dict
+
+    return {"table": GRADIENTS, "step": number, "parameter": parameter, **to_dict(spectrum)}
 
 
 def evaluation(number: int, loss: float, *, seconds: float) -> Record:
@@ -149,14 +161,23 @@ def is_finished(folder: Path) -> bool:
 def finish(folder: Path, journal: Iterable[Record], manifest: Manifest) -> None:
     """Turn a journal into Parquet files and write the manifest last."""
     every = {**COLUMNS, **WATCHED}
-    rows: dict[str, list[Record]] = {table: [] for table in every}
+    rows: dict[str, list[Record]] = {table: [] for table in (*every, GRADIENTS)}
     for record in journal:
         rows[record["table"]].append(record)
     for table, columns in every.items():
         if table in COLUMNS or rows[table]:
             write_parquet(folder / f"{table}.parquet", columns, rows[table])
+    _write_gradients(folder, rows[GRADIENTS])
     text = json.dumps(asdict(manifest), indent=2, ensure_ascii=False)
     write_text_atomically(folder / MANIFEST, text + "\n")
+
+
+def _write_gradients(folder: Path, rows: Sequence[Record]) -> None:
+    from floatscope.spectrum.storage import from_dict, write_parquet
+
+    labeled = [({name: row[name] for name in LABELS}, from_dict(row)) for row in rows]
+    if labeled:
+        write_parquet(folder / f"{GRADIENTS}.parquet", labeled)
 
 
 @dataclass(frozen=True)
@@ -180,6 +201,20 @@ class FinishedRun:
                 f"the record {path} is missing or damaged ({error.reason}). {_way_out(self.folder)}"
             ) from None
         return {column: table[column] for column in columns}
+
+    def gradients(self) -> dict[int, dict[str, Spectrum]]:
+        """Spectra of the unscaled gradients, by step and parameter; a run of old has none.
+
+        Raises:
+            SpectrumError: the Parquet file is damaged.
+        """
+        from floatscope.spectrum.storage import read_parquet
+
+        path = self.folder / f"{GRADIENTS}.parquet"
+        found: dict[int, dict[str, Spectrum]] = {}
+        for labels, spectrum in read_parquet(path) if path.exists() else ():
+            found.setdefault(labels["step"], {})[labels["parameter"]] = spectrum
+        return found
 
 
 def load(folder: Path) -> FinishedRun:

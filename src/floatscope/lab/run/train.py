@@ -21,13 +21,14 @@ from floatscope.lab.model import GPT, make_gpt
 from floatscope.lab.run import checkpoint, journal, records
 from floatscope.lab.run.batches import Batch, training_batch, validation_batches
 from floatscope.lab.run.environment import Environment, environment, load_average, peak_rss_bytes
-from floatscope.lab.run.observe import ZeroGradients, zero_gradients
+from floatscope.lab.run.observe import ZeroGradients, gradient_spectra, zero_gradients
 from floatscope.lab.run.plan import RunPlan, TrainConfig
 from floatscope.lab.run.records import JOURNAL
 from floatscope.lab.run.stability import Watch
 from floatscope.lab.text.corpus import Tokens
 from floatscope.recipes.loss_scaling import LossScaleCollapse
 from floatscope.recipes.train_step import StepResult, TrainStep
+from floatscope.spectrum.spectrum import Spectrum
 
 CHECKPOINT = "checkpoint.safetensors"
 SESSIONS = "sessions.jsonl"
@@ -149,10 +150,14 @@ class Run:
             step += 1
             if exit_reason != "finished":
                 return step, exit_reason  # without a checkpoint: a resumed run must end here again
-            if step % config.eval_every == 0 or step == config.steps:
+            if self._is_evaluated_after(step - 1):
                 self._evaluate(step)
                 self._checkpoint(step)
         return step, "finished"
+
+    def _is_evaluated_after(self, step: int) -> bool:
+        done, config = step + 1, self.plan.train
+        return done % config.eval_every == 0 or done == config.steps
 
     def _resume(self) -> tuple[int, journal.Journal]:
         path = self.folder / JOURNAL
@@ -168,9 +173,7 @@ class Run:
         """Train one step and record it; returns the exit reason, "finished" while all is well."""
         config = self.plan.train
         started = time.perf_counter()
-        lr = config.lr_at(step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
+        lr = self._set_lr(step)
         batch = training_batch(
             self.tokens.train,
             seed=self.plan.seed,
@@ -179,9 +182,12 @@ class Run:
             context=self.plan.model.context,
         )
         seen: list[ZeroGradients] = []
+        spectra: dict[str, Spectrum] = {}
 
         def observe(model: nn.Module) -> None:
             seen.append(zero_gradients(model, self.model.embedding.weight, batch))
+            if step == 0 or self._is_evaluated_after(step):
+                spectra.update(gradient_spectra(model))
             if self.watch is not None:
                 self.watch.see_gradients()
 
@@ -200,10 +206,18 @@ class Run:
                 load=load_average(),
             )
         )
+        for name, spectrum in spectra.items():
+            self.journal.append(records.gradient(step, name, spectrum))
         if self.watch is not None:
             signs = self.watch.signs(result.grad_norm, config.clip_norm)
             self.journal.append(records.stability(step, signs))
         return self._note_events(step, result)
+
+    def _set_lr(self, step: int) -> float:
+        lr = self.plan.train.lr_at(step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        return lr
 
     def _note_events(self, step: int, result: StepResult) -> str:
         if result.skipped:

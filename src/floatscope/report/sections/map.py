@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from floatscope.lab.probe.formats import EXPONENTS
-from floatscope.report.evidence import Evidence
+from floatscope.report.evidence import BASELINE, Evidence, Run
 from floatscope.report.probes import ProbedState, ProbeRecord
 from floatscope.report.section import Section
 from floatscope.report.sections.number_line import state_words
@@ -21,6 +21,7 @@ FORM = "fp16"
 LIMITS = (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.5)
 """Shares above which a cell has the next color."""
 MOST_COLUMNS = 40
+MOST_RUNS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,7 @@ class Map:
     """A heat map with its rows and columns."""
 
     title: Say
+    note: Say
     rows: tuple[str, ...]
     columns: tuple[Say, ...]
     every: int
@@ -38,26 +40,24 @@ class Map:
 
 
 def section(evidence: Evidence) -> Section:
-    """The section; pending without a probe."""
+    """The section; pending without spectra of a run or a probe."""
     title = Say("Underflow map: layer by layer", "下溢地图：逐层看")
-    if not evidence.probes and not evidence.captured:
+    problem = evidence.damaged.get("gradients", "")
+    watched = _first_of_each_recipe(evidence.runs)
+    if not evidence.probes and not watched:
         command = f"floatscope probe {evidence.place}"
-        return Section(name="map", title=title, command=command,
-                       problem=evidence.damaged.get("capture", ""))  # fmt: skip
+        return Section(name="map", title=title, command=command, problem=problem)
     probe = evidence.main_probe
-    maps = [_over_steps(evidence)]
+    maps = [_over_steps(run) for run in watched[:MOST_RUNS]]
+    if not watched:
+        maps.append(_over_probes(evidence.probes))
     if probe is not None:
         maps += [_over_scales(probe, state) for state in probe.states]
     return Section(
         name="map",
         title=title,
-        problem=evidence.damaged.get("capture", ""),
-        values={
-            "maps": maps,
-            "limits": [_limit(step) for step in range(len(LIMITS) + 1)],
-            "is_captured": bool(evidence.captured),
-            "folder": evidence.folder,
-        },
+        problem=problem,
+        values={"maps": maps, "limits": [_limit(step) for step in range(len(LIMITS) + 1)]},
     )
 
 
@@ -73,18 +73,49 @@ def _limit(step: int) -> str:
     return f"> {low}"
 
 
-def _over_steps(evidence: Evidence) -> Map:
-    """Layer × step: captured spectra where there are some, else the probes' two steps each."""
-    if evidence.captured:
-        steps = thinned_steps(sorted(evidence.captured))
-        columns = [(same(str(step)), evidence.captured[step]) for step in steps]
-    else:
-        columns = [
-            (_called(probe, state), state.spectra)
-            for probe in evidence.probes
-            for state in probe.states
-        ]
-    return _map(Say("Layer × step", "层 × 步"), columns)
+def _first_of_each_recipe(runs: Sequence[Run]) -> list[Run]:
+    first: dict[str, Run] = {}
+    for run in runs:
+        if run.gradients and not run.plan.ulp_rerun:
+            first.setdefault(run.recipe, run)
+    return [*first.values()]
+
+
+def _over_steps(run: Run) -> Map:
+    """Layer × step while a run trained: on paper for the baseline, else what really was zero."""
+    columns = [(same(str(step)), run.gradients[step]) for step in thinned_steps([*run.gradients])]
+    if run.recipe == BASELINE:
+        return _map(
+            Say(f"Layer × step: {run.label}", f"层 × 步：{run.label}"),
+            Say(
+                "Gradients of the run at these steps, each cast to fp16 on paper.",
+                "该运行在这些步的梯度，按纸面存成 fp16。",
+            ),
+            columns,
+            _flushed,
+        )
+    return _map(
+        Say(f"Layer × step: {run.label}, really zero", f"层 × 步：{run.label}，实际为 0"),
+        Say(
+            "Exactly zero in the gradients that the run trained on, of all elements.",
+            "该运行训练所用的梯度中恰为 0 的比例，占全部元素。",
+        ),
+        columns,
+        _zero,
+    )
+
+
+def _over_probes(probes: Sequence[ProbeRecord]) -> Map:
+    columns = [(_called(probe, state), state.spectra) for probe in probes for state in probe.states]
+    return _map(
+        Say("Layer × step", "层 × 步"),
+        Say(
+            "Two steps of each probed run: this study's runs recorded no spectra as they trained.",
+            "每个被探测的运行有两步：本研究的运行在训练时没有记录谱。",
+        ),
+        columns,
+        _flushed,
+    )
 
 
 def _called(probe: ProbeRecord, state: ProbedState) -> Say:
@@ -105,19 +136,26 @@ def thinned_steps(steps: Sequence[int]) -> list[int]:
     return [steps[place] for place in sorted(places)]
 
 
-def _map(title: Say, columns: Sequence[tuple[Say, dict[str, Spectrum]]]) -> Map:
+def _map(
+    title: Say,
+    note: Say,
+    columns: Sequence[tuple[Say, dict[str, Spectrum]]],
+    share: Callable[[Spectrum], float],
+) -> Map:
     rows = [*dict.fromkeys(name for _, spectra in columns for name in spectra)]
     shares = [
-        [_share(spectra.get(name)) for _, spectra in columns]
+        [share(spectra[name]) if name in spectra else math.nan for _, spectra in columns]
         for name in rows
-    ]  # fmt: skip
-    return _drawn(title, rows, [words for words, _ in columns], shares)
+    ]
+    return _drawn(title, note, rows, [words for words, _ in columns], shares)
 
 
-def _share(spectrum: Spectrum | None, exponent: int = 0) -> float:
-    if spectrum is None:
-        return math.nan
-    return spectrum.underflow(FORM, 2.0**exponent).fraction
+def _flushed(spectrum: Spectrum) -> float:
+    return spectrum.underflow(FORM, 1.0).fraction
+
+
+def _zero(spectrum: Spectrum) -> float:
+    return spectrum.zeros / spectrum.num_elements if spectrum.num_elements else math.nan
 
 
 def _over_scales(probe: ProbeRecord, state: ProbedState) -> Map:
@@ -131,14 +169,20 @@ def _over_scales(probe: ProbeRecord, state: ProbedState) -> Map:
         f"Layer × loss scale 2ᵏ: {probe.label}, {words.en}",
         f"层 × 损失缩放 2ᵏ：{probe.label}，{words.zh}",
     )
-    return _drawn(title, rows, [same(str(k)) for k in EXPONENTS], shares)
+    note = Say("Each multiplied by 2ᵏ first, on paper.", "先乘 2ᵏ，按纸面。")
+    return _drawn(title, note, rows, [same(str(k)) for k in EXPONENTS], shares)
 
 
 def _drawn(
-    title: Say, rows: Sequence[str], columns: Sequence[Say], shares: Sequence[Sequence[float]]
+    title: Say,
+    note: Say,
+    rows: Sequence[str],
+    columns: Sequence[Say],
+    shares: Sequence[Sequence[float]],
 ) -> Map:
     return Map(
         title=title,
+        note=note,
         rows=tuple(rows),
         columns=tuple(columns),
         every=max(1, len(columns) // 6),
