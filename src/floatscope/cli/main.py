@@ -22,6 +22,7 @@ from floatscope.cli.formats import formats
 from floatscope.cli.lecture import lecture
 from floatscope.cli.memory import memory
 from floatscope.cli.probe import probe
+from floatscope.cli.recipes import recipes
 from floatscope.cli.report import report
 from floatscope.cli.study import study
 from floatscope.cli.text import text
@@ -47,7 +48,9 @@ def app() -> None:
     """
 
 
-for verb in (formats, bits, lecture, study, probe, compare, memory, report, export, explore, text):
+for verb in (
+    formats, bits, lecture, study, recipes, probe, compare, memory, report, export, explore, text,
+):  # fmt: skip
     app.add_command(verb)
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from floatscope.errors import FloatscopeError, RecipeError, unknown
-from floatscope.recipes.catalogue import CATALOGUE
+from floatscope.recipes.catalogue import CATALOGUE, recipe
 from floatscope.recipes.formats_of import Operand, Operands, Stored
 from floatscope.recipes.recipe import Recipe
 from floatscope.recipes.scalings import LossScaling, Scaling, StaticScaling
@@ -36,6 +36,15 @@ from floatscope.recipes.scalings import LossScaling, Scaling, StaticScaling
 NONE = "none"
 _AGAIN = "_again"
 _Part = TypeVar("_Part")
+
+
+def recipe_given(name: str) -> Recipe:
+    """The recipe of the catalogue, or in the TOML file, if the name ends so.
+
+    Raises:
+        RecipeError: there is none (see `recipe` and `Recipe.from_toml`).
+    """
+    return recipe_in(Path(name)) if name.endswith(".toml") else recipe(name)
 
 
 def recipe_in(path: Path) -> Recipe:

@@ -22,6 +22,7 @@ from floatscope.lab.probe.subject import State, Subject
 from floatscope.lab.run.environment import environment
 from floatscope.lab.unchanged import on_copies
 from floatscope.recipes import Recipe, check_backend, recipe
+from floatscope.recipes.plain import recipe_given
 from floatscope.recipes.report import Report
 from floatscope.recipes.scalings import StaticScaling
 
@@ -139,7 +140,7 @@ def _called(given: Recipe | str) -> Recipe:
     """The recipe itself, in the file, or of the catalogue."""
     if isinstance(given, Recipe):
         return given
-    return Recipe.from_toml(given) if given.endswith(".toml") else recipe(given)
+    return recipe_given(given)
 
 
 def _compare_state(
