@@ -127,7 +127,8 @@ def good_training() -> MasterWeights:
             beta2=beta2,
             bits=1.3 + 0.05 * seed + difference + 0.001 * seed * (arm != "fp32"),
             lost=() if arm == "fp32" else (
-                LostAt(step=50, lost=Counted(count=5, of=100)),
+                *(LostAt(step=step, lost=Counted(count=23 * step, of=10**7))
+                  for step in (50, 100, 150, 200, 250)),
                 LostAt(step=300, lost=Counted(count=20, of=100)),
             ),
             moments=() if arm != "v-bf16" else (
@@ -358,4 +359,5 @@ def test_wrapping() -> None:
         assert all(cell_len(line) <= width for line in lines)
         assert not any(line.startswith(("，", "。", "：", "）")) for line in lines)
         assert not any(line.endswith("（") for line in lines)
+    assert wrapped("It lost 63.4 % of them", 13) == ["It lost", "63.4 % of", "them"]
     assert wrapped("Large models train in 16 bits", 12) == ["Large models", "train in 16", "bits"]

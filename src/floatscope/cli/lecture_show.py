@@ -19,6 +19,8 @@ _WIDE = r"[\u2e80-\u9fff\uff00-\uffef]"
 _UNBREAKABLE = re.compile(
     rf"[（“【]*(?:{_WIDE}|(?:(?!{_WIDE})[^\s（“【）”】，。；：])+)[）”】，。；：、]*\s*|\s+|."
 )
+_TIED = "\ue000%"
+"""A percent sign that goes with the number before it."""
 
 DEMONSTRATIONS = (1, 2, 3, 4, 5)
 TAKES = {1: "0.3 s", 2: "4 s", 3: "20 s", 4: "10 s", 5: "2 min"}
@@ -70,7 +72,8 @@ def show(number: int, record: Any, seconds: float, language: Language) -> None:
     _paragraph(LABELS["why"], words.why, language)
     for table in module.tables(record):
         output.print()
-        output.print(Text(table.title.of(language)))
+        for line in wrapped(table.title.of(language), output.width):
+            output.print(Text(line))
         output.print(_table(table, language))
     output.print()
     output.print(Text(LABELS["shown"].of(language), style="bold"))
@@ -107,16 +110,16 @@ def wrapped(text: str, width: int) -> list[str]:
     """Lines of at most so many columns.
 
     Chinese is broken between any two characters, but not before a closing mark or after an opening
-    one, everything else at blanks.
+    one, everything else at blanks, but not before a percent sign.
     """
     lines = [""]
-    for part in _UNBREAKABLE.findall(text):
+    for part in _UNBREAKABLE.findall(text.replace(" %", _TIED)):
         if cell_len((lines[-1] + part).rstrip()) > width and lines[-1]:
             lines[-1] = lines[-1].rstrip()
             lines.append("")
             part = part.lstrip()
         lines[-1] += part
-    return lines
+    return [line.replace(_TIED, " %") for line in lines]
 
 
 def _table(table: Table, language: Language) -> RichTable:

@@ -25,6 +25,8 @@ Spec = dict[str, Any]
 WIDTH, HEIGHT = 440, 240
 PANEL = 200
 """Width of one of two panels."""
+NAMED_FROM = 5
+"""Percent of lost updates from which on a line has its name at its end; below, lines overlap."""
 COLORS = {
     "fp32": "var(--arm-0)", "fp16": "var(--arm-3)", "bf16": "var(--arm-1)",
     "bf16+fp32": "var(--arm-2)", "bf16+SR": "var(--arm-4)", "bf16+Kahan": "var(--arm-5)",
@@ -220,6 +222,14 @@ def master_weights(record: MasterWeights) -> Spec:
         _means(lost), _number("step", axis={"grid": False, "tickCount": 6}),
         _number("share", axis=_PERCENT), color,
     )  # fmt: skip
+    last = max((row["step"] for row in lost), default=0)
+    named = [r for r in _means(lost) if r["step"] == last and r["share"] >= NAMED_FROM]
+    mean_lost["layer"].append({
+        "data": {"values": named},
+        "mark": _text(align="left", dx=8),
+        "encoding": {"x": _number("step"), "y": _number("share", axis=_PERCENT), "color": color,
+                     "text": {"field": "arm"}},
+    })  # fmt: skip
     return {"hconcat": [left, mean_lost], "spacing": 24}
 
 

@@ -47,10 +47,11 @@ TOLD = Told(
     calls="copy.deepcopy(model).half(); (loss * scale).backward(); p.grad.float() / scale; "
     "torch.isfinite(g)",
     caption=Words(
-        "Left: median relative error of a gradient element, by the exponent k of the scale 2^k. "
-        "Right: infinite and NaN elements, predicted (ring) and real (dot).",
-        "左：梯度元素相对误差的中位数，横轴是缩放 2^k 的 k。右：变成 inf 或 NaN 的比例，圆圈是预"
-        "测，实心点是实测。",
+        "Left: median relative error of a gradient element, by the exponent k of the scale 2^k; "
+        "32 and 256 are the batch sizes. Right: infinite and NaN elements, predicted (ring) and "
+        "real (dot), by k.",
+        "左：梯度元素相对误差的中位数，横轴是缩放 2^k 的 k，32 和 256 是批大小。右：变成 inf 或 "
+        "NaN 的比例，横轴同上，圆圈是预测，实心点是实测。",
     ),
 )
 

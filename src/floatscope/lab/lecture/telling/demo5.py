@@ -10,7 +10,7 @@ from statistics import mean, stdev
 
 from floatscope.lab.lecture.records import Counted, MasterWeights, Unmoved
 from floatscope.lab.lecture.telling import demo5_more
-from floatscope.lab.lecture.telling.demo5_names import NAMES, differences_table
+from floatscope.lab.lecture.telling.demo5_names import NAMES, differences_table, lost_by_step
 from floatscope.lab.lecture.telling.words import (
     Sentence,
     Table,
@@ -19,6 +19,7 @@ from floatscope.lab.lecture.telling.words import (
     percent,
     reported,
     said,
+    same,
     signed,
 )
 
@@ -30,9 +31,9 @@ TOLD = Told(
     why=Words(
         "Adam moves each weight by about the learning rate. Stored in 16 bits, a weight does not "
         "move where that is less than half an ulp, and late in training, when the rate has "
-        "decayed, that is everywhere.",
+        "decayed, that is nearly everywhere.",
         "Adam 的每一步大约把每个权重移动一个学习率。权重存成 16 位时，小于半个间距的更新等于没"
-        "加；训练后期学习率很小，到处如此。",
+        "加；训练后期学习率很小，几乎到处如此。",
     ),
     patch=Words(
         "An fp32 master, for small updates: products use the 16-bit copy, updates go to the "
@@ -53,10 +54,11 @@ TOLD = Told(
     ),
     calls="p.to(torch.bfloat16).float(); torch.optim.AdamW(master); p.copy_(master.bfloat16())",
     caption=Words(
-        "Left: bits a character minus fp32 of the same seed, a dot a seed. Right: updates that "
-        "left no trace, by step.",
-        "左：与同种子 fp32 之差（bit/字符），每点一个种子。右：没有留下痕迹的更新的比例，横轴是"
-        "步。",
+        "Left: bits a character minus fp32 of the same seed, a dot a seed (bf16+fp32: with a "
+        "master; SR: stochastic rounding; v: the second moment). Right: updates that left no "
+        "trace, by step.",
+        "左：与同种子 fp32 之差（bit/字符），每点一个种子（bf16+fp32：有主参数；SR：随机舍入；v："
+        "二阶动量）。右：没有留下痕迹的更新的比例，横轴是步。",
     ),
 )
 
@@ -97,32 +99,18 @@ def _paper(record: MasterWeights) -> Table:
     )
 
 
-def lost_by_step(record: MasterWeights) -> dict[str, dict[int, Counted]]:
-    """By arm and step, updates lost over all seeds; beta2 0.95."""
-    found: dict[str, dict[int, Counted]] = {}
-    for training in record.trainings:
-        for at in training.lost:
-            if training.beta2 == 0.95:
-                steps = found.setdefault(training.arm, {})
-                so_far = steps.get(at.step, Counted(count=0, of=0))
-                steps[at.step] = Counted(
-                    count=so_far.count + at.lost.count, of=so_far.of + at.lost.of
-                )
-    return {arm: steps for arm, steps in found.items() if arm in NAMES and arm != "v-bf16"}
-
-
 def _really(record: MasterWeights) -> Table:
     found = lost_by_step(record)
     steps = sorted({step for by_step in found.values() for step in by_step})
     return Table(
         title=Words(
-            "Updates that really left no trace in a step of the trainings below, all seeds "
-            "together:",
-            "下面的训练里真的没有留下痕迹的更新，各种子合计：",
+            "Updates that really left no trace in a step of the trainings below, by step, all "
+            "seeds together:",
+            "下面的训练里真的没有留下痕迹的更新，按步列出，各种子合计：",
         ),
-        header=(Words("stored", "存储方式"), *(Words(f"step {s}", f"第 {s} 步") for s in steps)),
+        header=(Words("stored; step", "存储方式；步"), *(same(str(s)) for s in steps)),
         rows=tuple(
-            (NAMES[arm], *(percent(by_step[s].share) if s in by_step else "–" for s in steps))
+            (NAMES[arm], *(percent(by_step[s].share, 2) if s in by_step else "–" for s in steps))
             for arm, by_step in found.items()
         ),
     )

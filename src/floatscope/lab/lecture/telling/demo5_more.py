@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from statistics import mean
 
 from floatscope.lab.lecture.records import Decay, MasterWeights, MomentAt
+from floatscope.lab.lecture.telling.demo5_names import lost_by_step
 from floatscope.lab.lecture.telling.words import (
     Sentence,
     Table,
@@ -100,14 +101,18 @@ def observations(record: MasterWeights) -> Iterator[Sentence]:
 def _without_master(record: MasterWeights) -> Sentence:
     bare = mean(record.paired("bf16").values())
     stochastic, kahan = (mean(record.paired(arm).values()) for arm in ("bf16+sr", "bf16+kahan"))
+    by_step = lost_by_step(record)["bf16+sr"]
+    lost = percent(by_step[max(by_step)].share)
     return said(
         max(stochastic, kahan) < bare / 2,
         Words(
             f"Without a master, stochastic rounding ({signed(stochastic)}) and Kahan's sum "
             f"({signed(kahan)}) save most of the {signed(bare)} as well; Kahan's rest costs 2 "
-            "bytes a parameter, stochastic rounding none.",
+            "bytes a parameter, stochastic rounding none. It, too, leaves many weights where "
+            f"they are ({lost} of the updates in the last step), but is right in the mean.",
             f"不用主参数，随机舍入（{signed(stochastic)}）和 Kahan 求和（{signed(kahan)}）也能补"
-            f"回 {signed(bare)} 的大部分；Kahan 的余数每个参数 2 字节，随机舍入不占内存。",
+            f"回 {signed(bare)} 的大部分；Kahan 的余数每个参数 2 字节，随机舍入不占内存。随机舍入也"
+            f"让许多权重原地不动（最后一步 {lost} 的更新），但平均起来是对的。",
         ),
         Words(
             f"Stochastic rounding ({signed(stochastic)}) and Kahan's sum ({signed(kahan)}) do "

@@ -1,10 +1,10 @@
-"""The arms of demonstration 5 by name, and their differences from fp32."""
+"""The arms of demonstration 5 by name, what they lost, and their differences from fp32."""
 
 from __future__ import annotations
 
 from statistics import mean
 
-from floatscope.lab.lecture.records import MasterWeights
+from floatscope.lab.lecture.records import Counted, MasterWeights
 from floatscope.lab.lecture.telling.words import Table, Words, same, signed
 
 NAMES = {
@@ -29,6 +29,20 @@ def name_of(arm: str, beta2: float) -> Words:
     if beta2 == 0.95:
         return words
     return Words(f"{words.en}, β₂ = {beta2:g}", f"{words.zh}，β₂ = {beta2:g}")
+
+
+def lost_by_step(record: MasterWeights) -> dict[str, dict[int, Counted]]:
+    """By arm and step, updates lost over all seeds; beta2 0.95."""
+    found: dict[str, dict[int, Counted]] = {}
+    for training in record.trainings:
+        for at in training.lost:
+            if training.beta2 == 0.95:
+                steps = found.setdefault(training.arm, {})
+                so_far = steps.get(at.step, Counted(count=0, of=0))
+                steps[at.step] = Counted(
+                    count=so_far.count + at.lost.count, of=so_far.of + at.lost.of
+                )
+    return {arm: steps for arm, steps in found.items() if arm in NAMES and arm != "v-bf16"}
 
 
 def differences_table(record: MasterWeights) -> Table:
