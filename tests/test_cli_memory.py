@@ -404,6 +404,23 @@ def test_a_measurement_in_a_process_of_its_own(models: Path) -> None:
 
 
 @pytest.mark.usefixtures("here")
+def test_a_measurement_fills_an_export(models: Path) -> None:
+    export = {"schema": 1, "runs": [], "memory": None, "study": "mine"}
+    (models / "export.json").write_text(json.dumps(export))
+    args = ("measure", "study.toml", "--recipe", "fp32,bf16-mixed", "--backend", "native")
+    found = data(*args, "--into", "export.json", "--out", "out")
+    filled = json.loads((models / "export.json").read_text())
+    assert {key: value for key, value in filled.items() if key != "memory"} == {
+        "schema": 1, "runs": [], "study": "mine",
+    }  # fmt: skip
+    (record,) = filled["memory"]
+    assert record["arms"] == found["arms"]
+    assert record["between"] == found["between"]
+    assert [step["before"] for step in record["between"]] == ["fp32"]
+    assert read_memory(models / "out").between[0].after == "bf16-mixed"
+
+
+@pytest.mark.usefixtures("here")
 def test_measure_for_the_terminal(models: Path) -> None:
     text = shown("measure", "study.toml", "--recipe", "fp32,fp16-mixed", "--backend", "native")
     assert "Formula, trace and meter agree to the byte in every stage." in text
@@ -523,6 +540,10 @@ def test_a_model_larger_than_memory_is_traced_alone(models: Path) -> None:
         (["trace", "absent.py:f"], StudyError, "cannot be imported"),
         (["trace", "mine.py:named", "--context", "3"], LedgerError, "has the shape that its fun"),
         (["trace", "quick", "--out", ""], LedgerError, "--out is empty"),
+        (["trace", "quick", "--out", "mine.py"], LedgerError, "there is a file of this name"),
+        (["measure", "quick", "--out", ""], LedgerError, "--out is empty"),
+        (["reconcile", "quick", "--out", "mine.py"], LedgerError, "there is a file of this name"),
+        (["measure", "quick", "--into", "absent.json"], StudyError, "no file of `floatscope expo"),
         (["measure", "quick", "--backend", "fast"], RecipeError, "unknown backend 'fast'"),
         (["fit"], LedgerError, "name --params"),
         (["fit", "--params", "27.8X"], LedgerError, "'27.8X' is no number of parameters"),

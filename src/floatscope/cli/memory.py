@@ -101,6 +101,7 @@ def trace(
     from floatscope.lab.memory.witnesses import traced_arm
     from floatscope.lab.study.progress import Display
 
+    _check_out(out)
     target = _target(given)
     names = _recipes(recipes, ("fp32",))
     with (
@@ -136,6 +137,10 @@ def measure(
 
     Looks for other users of the machine first, and records whether there were any and the load.
     """
+    if into is not None:
+        from floatscope.report.export import read_export
+
+        read_export(into)  # or an hour is measured for nothing
     target = _target(given)
     default = ("fp32", "bf16-mixed", "fp16-mixed", "fp16-mixed-unscaled")
     names = _recipes(recipes, default if target.numbers else default[:2])
@@ -201,6 +206,7 @@ def _measured(
     from floatscope.recipes import check_backend
 
     check_backend(backend)
+    _check_out(out)
     arms, seen = [], []
     with (
         interruptible("interrupted; nothing was written"),
@@ -220,14 +226,20 @@ def _measured(
 
 
 def _keep(out: Path | None, target: Target, arms: Sequence[Arm], seen: Sequence[Neighbors]) -> None:
-    from floatscope.errors import LedgerError
     from floatscope.lab.memory.record import keep
 
-    if out is None:
-        return
-    if not out.name:
+    if out is not None:
+        keep(out, target, arms, seen)
+
+
+def _check_out(out: Path | None) -> None:
+    """Before anything is measured."""
+    from floatscope.errors import LedgerError
+
+    if out is not None and not out.name:
         raise LedgerError("--out is empty; name a folder for the record.")
-    keep(out, target, arms, seen)
+    if out is not None and out.is_file():
+        raise LedgerError(f"--out {out}: there is a file of this name; name a folder.")
 
 
 def _fill(into: Path, target: Target, arms: Sequence[Arm], seen: Sequence[Neighbors]) -> None:

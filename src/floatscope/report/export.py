@@ -167,6 +167,15 @@ def fill_memory(path: Path, record: dict[str, Any]) -> None:
         StudyError: the file is missing, or no export.
         DiskError: it cannot be written.
     """
+    write_text_atomically(path, _text({**read_export(path), "memory": [record]}))
+
+
+def read_export(path: Path) -> dict[str, Any]:
+    """The values of an export.
+
+    Raises:
+        StudyError: the file is missing, or no export.
+    """
     values: dict[str, Any] = {}
     try:
         values = json.loads(path.read_bytes())
@@ -178,7 +187,7 @@ def fill_memory(path: Path, record: dict[str, Any]) -> None:
             f"{path} is no file of `floatscope export`. Make one with: "
             f"floatscope export DIR -o {path}"
         )
-    write_text_atomically(path, _text({**values, "memory": [record]}))
+    return values
 
 
 def schema() -> dict[str, Any]:

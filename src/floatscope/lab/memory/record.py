@@ -175,6 +175,7 @@ def keep(
     Raises:
         DiskError: the disk is full or the folder cannot be written.
     """
+    data = record(target, arms, seen)  # before its own tables make the working tree differ
     write_parquet(folder / "rows.parquet", ROWS, list(_rows(arms)))
     terms = [
         {"recipe": arm.recipe, "term": r.term, "category": str(r.category), "bytes": r.bytes,
@@ -183,7 +184,6 @@ def keep(
         for r in arm.terms or Ledger()
     ]  # fmt: skip
     write_parquet(folder / "terms.parquet", TERMS, terms)
-    data = record(target, arms, seen)
     text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
     write_text_atomically(folder / RECORD, text + "\n")
 
