@@ -14,7 +14,13 @@ from typing import Any
 import pytest
 import torch
 
+import floatscope as fs
+from floatscope.lab.model import make_gpt
+from floatscope.lab.run.train import batch_loss
 from floatscope.lab.study.toml import plan_from
+from floatscope.recipes import Recipe
+from floatscope.recipes.train_step import TrainStep
+from tests import tiny
 
 ROOT = Path(__file__).parent.parent
 ENGLISH, CHINESE = (ROOT / name for name in ("README.md", "README.zh.md"))
@@ -31,7 +37,7 @@ def test_both_languages_show_the_same(language: str) -> None:
 
 
 def test_study_file() -> None:
-    (english,), (chinese,) = blocks(ENGLISH, "toml"), blocks(CHINESE, "toml")
+    (english, _), (chinese, _) = blocks(ENGLISH, "toml"), blocks(CHINESE, "toml")
     plan = plan_from(tomllib.loads(english), "mine")
     assert plan == plan_from(tomllib.loads(chinese), "mine")
     assert plan.recipes == ("fp32", "fp16-mixed")
@@ -54,8 +60,49 @@ def test_python_example() -> None:
     assert not torch.equal(before, model.weight)
 
 
-def test_model_example() -> None:
+def test_recipe_file(tmp_path: Path) -> None:
+    found = []
+    for number, readme in enumerate((ENGLISH, CHINESE)):
+        path = tmp_path / str(number) / "careful.toml"
+        path.parent.mkdir()
+        path.write_text(blocks(readme, "toml")[1], encoding="utf-8")
+        found.append(Recipe.from_toml(path))
+    mine, other = found
+    assert mine == other
+    assert mine.name == "careful"
+    assert mine.stored.keep_norms
+    model = make_gpt(tiny.MODEL, seed=1)
+    step = TrainStep(model, torch.optim.AdamW(model.parameters()), mine, backend="emulated")
+    result = step(lambda m: batch_loss(m, tiny.batch()))
+    assert result.converted is not None
+    assert all(not name.startswith("blocks.0.") for name, _ in result.converted.converted)
+    assert any(name.startswith("blocks.0.") for name in result.converted.kept)
+
+
+def test_recipe_example(capsys: pytest.CaptureFixture[str]) -> None:
     _, code, *_ = blocks(ENGLISH, "python")
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2))
+    names: dict[str, Any] = {
+        "fs": fs,
+        "model": model,
+        "adamw": torch.optim.AdamW(model[0].parameters()),
+        "sgd": torch.optim.SGD(model[1].parameters()),
+        "loss_fn": torch.nn.functional.mse_loss,
+        "batches": [(torch.randn(6, 4), torch.randn(6, 2))] * 2,
+    }
+    exec(code, names)
+    lines = capsys.readouterr().out.splitlines()
+    assert "('0.weight', 'forward'): 2" in lines[0]
+    assert "{'1.weight': 'the head'}" in lines[0]
+    lost, of, quality = map(float, lines[1].split())
+    assert 0 <= lost < of == 58
+    assert 0 < quality < 2
+    assert names["report"].converted["0.weight", "weight_gradient"] == 1
+
+
+def test_model_example() -> None:
+    _, _, code, *_ = blocks(ENGLISH, "python")
     names: dict[str, Any] = {}
     exec(code, names)
     model, loss_of = names["make"]()
@@ -63,7 +110,7 @@ def test_model_example() -> None:
 
 
 def test_spectrum_example(capsys: pytest.CaptureFixture[str]) -> None:
-    first, _, code, _ = blocks(ENGLISH, "python")
+    first, _, _, code, _ = blocks(ENGLISH, "python")
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 2)
     names: dict[str, object] = {
