@@ -6,18 +6,22 @@ First, Llama-3-8B's shape (8.0e9 parameters, 8192 tokens, bf16-mixed) traced in 
 own: seconds and memory, with transformers' own model. Promised: under 10 s, under 1 GB. The time is
 that of the trace, model included; imports come on top and have a line of their own.
 
-Then two steps of a preset bare and metered, interleaved, the ratio taken within rounds. Promised:
-at most 1.5 of a real step, such as the novel preset's; a step of a few milliseconds pays more.
+Then two steps of a preset bare and metered, interleaved, the ratio taken within rounds, of seconds
+and of the process's own processor time, which others on the machine do not lengthen. Promised: at
+most 1.5 of a real step, such as the novel preset's; a step of a few milliseconds pays more.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -73,17 +77,32 @@ def meter(preset: str, rounds: int) -> None:
     target = target_of(Spec(model=preset))
     for recipe in ("fp32", "bf16-mixed"):
         workload = target.workload(recipe)
+        own: dict[str, list[float]] = {"bare": [], "metered": []}
         timings, dropped = interleaved(
             {
-                "bare": lambda w=workload: [None for _ in stages(w)],
-                "metered": lambda w=workload: measure(w),
+                "bare": _timed(lambda w=workload: [None for _ in stages(w)], own["bare"]),
+                "metered": _timed(lambda w=workload: measure(w), own["metered"]),
             },
             rounds=rounds,
         )
         bare, metered = timings["bare"], timings["metered"]
+        pairs = zip(own["bare"][1:], own["metered"][1:], strict=True)  # the first warms up
+        processor_time = statistics.median(m / b for b, m in pairs)
         print(f"{preset}, {recipe}: two steps {1e3 * bare.median:.0f} ms, metered "
-              f"{1e3 * metered.median:.0f} ms, ratio {ratio(metered, bare):.2f} "
-              f"({dropped} rounds dropped for foreign load)")  # fmt: skip
+              f"{1e3 * metered.median:.0f} ms, ratio {ratio(metered, bare):.2f}, of processor "
+              f"time {processor_time:.2f} (of {rounds} rounds, {abs(dropped)} had foreign load"
+              f"{' and were kept, since all had' if dropped < 0 else ''})")  # fmt: skip
+
+
+def _timed(run: Callable[[], object], seconds: list[float]) -> Callable[[], None]:
+    """`run`, whose processor seconds are appended to `seconds`."""
+
+    def timed() -> None:
+        started = time.process_time()
+        run()
+        seconds.append(time.process_time() - started)
+
+    return timed
 
 
 def main() -> None:
@@ -96,7 +115,8 @@ def main() -> None:
     if given.llama:
         trace_llama(given.llama)
         return
-    print(f"{processor()}, Python {sys.version.split()[0]}, Torch {torch.__version__}\n")
+    print(f"{processor()}, Python {sys.version.split()[0]}, Torch {torch.__version__}, "
+          f"load {os.getloadavg()[0]:.1f}\n")  # fmt: skip
     llama()
     meter(given.preset, given.rounds)
 

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from floatscope.memory import Category, Ledger, Row, measure
+from floatscope.memory import Category, Ledger, Row, Stage, measure
 from floatscope.memory.closed_form import GPTNumbers, saved
 from floatscope.memory.reconcile import between, formula_for, reconcile
 from floatscope.memory.units import mib
+from floatscope.report.memory_words import CATEGORIES, REASONS, STAGES, TERMS
 from tests.memory_workloads import tiny_gpt
 
 # MiB over four layers at 32 x 256 tokens.
@@ -90,6 +91,17 @@ def test_nothing_is_left_between_formula_and_closed_form(numbers: GPTNumbers, re
     assert terms.rows[0].bytes == formula_for(numbers, recipe).total
     steps = between(saved(numbers, "fp32"), saved(numbers, recipe), "fp32")
     assert steps.total == saved(numbers, recipe).total
+
+
+@pytest.mark.parametrize("attention", ["fused", "materialized"])
+def test_every_term_has_a_chinese_name_and_reason(attention: str) -> None:
+    numbers = GPTNumbers(attention=attention)  # type: ignore[arg-type]
+    for recipe in ("fp32", "bf16-mixed", "bf16-pure", "bf16-master", "fp8-current"):
+        for row in reconcile(numbers, recipe):
+            assert row.term in TERMS
+            assert row.term in REASONS or row.term.startswith("formula")
+    assert {str(category) for category in Category} <= CATEGORIES.keys()
+    assert {str(stage) for stage in Stage} <= STAGES.keys()
 
 
 def test_from_fp32_to_bf16() -> None:

@@ -24,7 +24,7 @@ CATEGORIES = {
     "other optimizer state": "其他优化器状态", "saved activations": "存下的激活",
     "buffers": "缓冲区",
     "logits and loss temporaries": "logits 与损失的临时量", "input": "输入",
-    "optimizer temporaries": "优化器临时量",
+    "optimizer temporaries": "优化器临时量", "other temporaries": "其他临时量",
     "16-bit casts": "16 位转换", "master weights": "主参数", "workspace": "工作区",
     "unexplained": "无法解释",
 }  # fmt: skip
@@ -38,12 +38,12 @@ REASONS = {
     "no dropout": "没有掩码，也没有丢弃后的分数；公式为 fp32 加倍时把掩码也加倍了",
     "SwiGLU": "前馈宽度的张量有四个，而不是 4h 宽的两个",
     "norms keep more": "CPU 上的 rms_norm 由基本算子组成，用 fp32：归一化后的输入与 1/rms 也存下",
-    "residual stream in fp32": "autocast 让归一化的输入留在 fp32",
+    "residual stream in fp32": "autocast 让归一化的输入留在 fp32；16 位的模型里归一化自己加宽",
     "one cast a consumer": "归一化的输出为 q、k、v 各存一份 16 位副本，为 gate、up 再存两份",
     "attention": "存下融合核的输出，以及给投影用的转置副本",
     "log-sum-exp": "fp32，每个头、每个 token 一个，融合注意力由它重算分数",
     "last norm and head": "在所有块之后，不在每层的公式之内",
-    "log-softmax": "损失所用，任何配方下都是 fp32",
+    "log-softmax": "损失所用：fp32；模型本身是 16 位时则为 16 位",
     "casts of weights and tables": "矩阵每个元素 2 字节，RoPE 表为 q、k 各一次",
     "ids and targets": "int64；嵌入与损失把它们存下",
 }
