@@ -21,18 +21,23 @@ _EMPTY_PATH = re.compile(r'<path(?: fill="[^"]*")? d="M0,0h[-\d.]+v[-\d.]+h[-\d.
                          r'(?: stroke="none")?/>'
                          r'|<path d="" display="none"/>')  # fmt: skip
 _EMPTY_GROUP = re.compile(r"<g(?: transform=\"translate\(0,0\)\")?></g>|<g/>")
+_POINT = re.compile(r'<path transform="translate\(([-\d.]+),([-\d.]+)\)" '
+                    r'd="M([\d.]+),0A\3,\3,0,1,1,-\3,0A\3,\3,0,1,1,\3,0"')  # fmt: skip
+_FONT = 'font-family="system-ui, sans-serif"'
 _SIZE = re.compile(r'<svg xmlns="[^"]*" width="([\d.]+)" height="([\d.]+)" viewBox="([^"]*)">')
 
 
 def compact(svg: str) -> Markup:
     """Vega's SVG without what a picture does not need: a third of its size."""
-    svg = _ATTRIBUTES.sub("", svg)
+    svg = _ATTRIBUTES.sub("", svg).replace(' opacity="1"', "").replace(f" {_FONT}", "")
     svg = _TAG.sub(lambda tag: _NUMBER.sub(_rounded, tag[0]), svg)
+    svg = _POINT.sub(r'<circle cx="\1" cy="\2" r="\3"', svg)
     svg = _EMPTY_PATH.sub("", svg)
     before = ""
     while svg != before:
         before, svg = svg, _EMPTY_GROUP.sub("", svg)
-    svg = _SIZE.sub(r'<svg viewBox="\3" aria-hidden="true" style="max-width:\1px">', svg)
+    root = rf'<svg viewBox="\3" {_FONT} aria-hidden="true" style="max-width:\1px">'
+    svg = _SIZE.sub(root, svg)
     return Markup(svg)
 
 

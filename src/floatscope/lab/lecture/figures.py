@@ -63,7 +63,7 @@ def formats(record: Formats) -> Spec:
     ]  # fmt: skip
     y = _names("name", names)
     x = _number(
-        "from", axis={"grid": False, "tickCount": 8}, scale={"domain": [-185, 175], "nice": False}
+        "from", axis={"grid": False, "tickCount": 8}, scale={"domain": [-200, 190], "nice": False}
     )
     bars = {
         "data": {"values": parts},

@@ -17,6 +17,8 @@ from floatscope.report.words import Say
 
 TELLINGS = {1: demo1, 2: demo2, 3: demo3, 4: demo4, 5: demo5}
 """What each demonstration says."""
+PADDING = {"left": 12, "right": 20, "top": 4, "bottom": 4}
+"""Around a picture: the reader's font may be wider than the one that it was laid out with."""
 
 
 def section(evidence: Evidence) -> Section:
@@ -65,12 +67,11 @@ def _figure(file: DemoFile[Any]) -> Figure:
 
     words = TELLINGS[file.demonstration].TOLD
     spec = {
-        "$schema": SCHEMA, "background": None, "padding": 2, "config": CONFIG,
+        "$schema": SCHEMA, "background": None, "padding": PADDING, "config": CONFIG,
         **specification(file.demonstration, file.record),
     }  # fmt: skip
     return Figure(
         name=f"lecture-{file.demonstration}",
-        title=Say(words.title.en, words.title.zh),
+        title=Say(words.caption.en, words.caption.zh),
         svg=compact(vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)),
-        note=Say(words.caption.en, words.caption.zh),
     )
