@@ -1,10 +1,15 @@
 """One training step of the novel model under recipes beyond 16-bit autocast.
 
     python benchmarks/recipes.py [--rounds 5] [--recipes fp8-current,mxfp8,nvfp4,bf16-sr]
+    python benchmarks/recipes.py --memory
 
 Seconds and multiples of the fp32 step, interleaved in one run. Promised: fp8-current, mxfp8 and
 nvfp4 at most 1.25, and at most 0.85 where the processor has bf16 units; bf16-sr at most 1.03, and
 0.75 there; fp8-deepseek, whose sums are those of a short accumulator, at most 8.
+
+With --memory, two metered steps each in place of the timing: the highest peak of all tensors, the
+engine's own among them, natively and with 16-bit products emulated. Promised: at most 1.2 of that
+of fp32. Bytes do not depend on what else the machine does.
 """
 
 from __future__ import annotations
@@ -13,7 +18,9 @@ import argparse
 
 import torch
 
+from floatscope.lab.memory.target import Spec, target_of
 from floatscope.lab.run.environment import processor
+from floatscope.memory import measure
 from floatscope.recipes.backend import has_units
 from measure import interleaved, ratio
 from train_step import step_of
@@ -24,17 +31,37 @@ PROMISES = {
 }  # fmt: skip
 """Without bf16 units, and with them."""
 BATCH = 32
+PEAK = 1.2
+
+
+def memory(names: list[str]) -> None:
+    """Peaks of two steps, and multiples of fp32's."""
+    target, whole = target_of(Spec(model="novel")), 0
+    for name, backend in ((n, b) for n in names for b in ("native", "emulated")):
+        if name == "fp32" and backend == "emulated":
+            continue
+        found = measure(target.workload(name, backend))
+        peak, engine = found.peak.peak.total, max(stage.engine for stage in found.stages)
+        whole = whole or peak
+        times = peak / whole
+        said = "" if name == "fp32" else f"promised {PEAK}"
+        print(f"  {name:14} {backend:9} {peak / 2**20:8.1f} MiB   {times:5.3f}  {said}   "
+              f"the engine at most {engine / 2**20:.1f} MiB", flush=True)  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--recipes", default="bf16-mixed,bf16-sr,fp8-current,mxfp8,nvfp4")
+    parser.add_argument("--memory", action="store_true")
     options = parser.parse_args()
+    names = ["fp32", *options.recipes.split(",")]
+    if options.memory:
+        memory(names)
+        return
     units = has_units("bf16", torch.device("cpu"))
     kind = "bf16 units" if units else "no bf16 units"
     print(f"{processor()}; {kind}; {torch.get_num_threads()} threads")
-    names = ["fp32", *options.recipes.split(",")]
     steps = {name: step_of(name, "auto", BATCH) for name in names}
     timings, dropped = interleaved(steps, rounds=options.rounds)
     print(f"{options.rounds} rounds, {dropped} dropped for foreign load (negative: all kept)")
