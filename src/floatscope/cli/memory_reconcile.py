@@ -115,8 +115,8 @@ def _standard(target: Target, arm: Arm) -> list[str]:
     unit = unit_for(max(found, arm.best.saved.total))
     return [
         f"The standard block's formula, for blocks alone, says {unit.of(found)} {unit.name}; saved "
-        f"are {unit.of(arm.best.saved.total)} {unit.name}. This model has no closed form that "
-        "would name what lies between: its rows are the account."
+        f"are {unit.of(arm.best.saved.total)} {unit.name}. No closed form names what lies "
+        "between; the rows are the account."
     ]
 
 
