@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,28 @@ def test_emulation_saves_what_native_products_save() -> None:
     assert (emulated.recipe, emulated.backend) == ("fp16-mixed", "emulated")
     assert rows("emulated", emulated) == rows("materialized", native)
     assert [s.live_by_meter for s in emulated.stages] == [s.live_by_meter for s in native.stages]
+    # 80 MiB of fp32 copies at one moment of a product; the peaks are the loss's and have none.
+    copies = 80 * MIB
+    assert [s.engine for s in emulated.stages] == [0, copies, copies, 0, 0, copies, copies]
+    assert [s.engine for s in native.stages] == [0] * 7
+    assert [s.peak_by_meter for s in emulated.stages] == [s.peak_by_meter for s in native.stages]
+
+
+@pytest.mark.parametrize("name", ["materialized", "emulated"])
+def test_the_records_say_who_else_was_there_and_what_the_allocator_rounds(name: str) -> None:
+    found = record(name)
+    assert found.alone is not None
+    assert [(step.before, step.after) for step in found.between] == [
+        *pairwise(arm.recipe for arm in found.arms)
+    ]
+    for step in found.between:
+        after = next(arm for arm in found.arms if arm.recipe == step.after)
+        assert sum(term.bytes for term in step.saved) == after.saved_bytes
+    for arm in found.arms:
+        assert arm.neighbors is not None
+        assert arm.alone is (not arm.neighbors.busy and not arm.neighbors.on_device)
+        assert arm.neighbors.load is not None
+        assert [(row.name, row.live, row.peak) for row in arm.allocator] == [("rounding", 0, 0)] * 7
 
 
 def rows(name: str, arm: ArmRecord) -> list[dict[str, Any]]:
