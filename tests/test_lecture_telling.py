@@ -82,7 +82,8 @@ def good_gradients() -> Gradients:
             "infinite": Counted(count=4, of=100), "nan": Counted(count=37, of=100),
             "predicted_infinite": Counted(count=9, of=100), "error": float("nan"),
         }  # fmt: skip
-        rows = [scale_row(0, 0.012), *(scale_row(k, 0.01) for k in (4, 8, 12, 16, 20))]
+        zeros = {"flushed": Counted(count=3, of=100), "predicted_flushed": Counted(count=1, of=100)}
+        rows = [scale_row(0, 0.012, **zeros), *(scale_row(k, 0.01) for k in (4, 8, 12, 16, 20))]
         return GradientBatch(
             batch_size=size,
             loss=1.0,
@@ -243,6 +244,7 @@ FAILING: list[tuple[int, int, Any]] = [
     (3, 5, _rows(lambda row: replace(row, nan=NONE))),
     (3, 6, replace(good_gradients(), batches=good_gradients().batches[::-1])),
     (3, 7, _rows(lambda row: replace(row, median_error_rounded=1.0))),
+    (3, 8, _rows(lambda row: replace(row, flushed=NONE), 256)),
     (4, 0, replace(good_scaling(), ordinary=run_of([24, *[23] * 10, 24, 23], 23))),
     (4, 1, replace(good_scaling(), ordinary=run_of([24, 23, 22, 21, 20], 20))),
     (4, 1, replace(good_scaling(), growth_interval=9)),

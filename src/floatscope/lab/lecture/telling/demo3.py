@@ -165,6 +165,7 @@ def observations(record: Gradients) -> Iterator[Sentence]:
     yield _too_large(record)
     yield _sizes_differ(record)
     yield _rounded(record)
+    yield _zeros_on_the_way(record)
 
 
 def _at(batch: GradientBatch, exponent: int) -> ScaleRow:
@@ -182,7 +183,7 @@ def _scaling_helps(batch: GradientBatch) -> Sentence:
             f"{percent(batch.below_normal.share)} are subnormal; the median element is off by "
             f"{before}. At 2^{SETTLED} that is {after}: "
             f"{significant(first.median_error / settled.median_error, 2)} times less.",
-            f"批大小 {size}，不缩放：{flushed} 的梯度变成 0，{percent(batch.below_normal.share)} "
+            f"批大小 {size}，不缩放：{flushed} 的梯度变成零，{percent(batch.below_normal.share)} "
             f"是次正规数；元素的误差中位数是 {before}。乘以 2^{SETTLED} 后是 {after}，缩小 "
             f"{significant(first.median_error / settled.median_error, 2)} 倍。",
         ),
@@ -308,5 +309,27 @@ def _rounded(record: Gradients) -> Sentence:
             f"Rounding the weights explains nothing of the error here ({alone} with, {whole} "
             "without).",
             f"这里权重的舍入解释不了误差（{alone} 对 {whole}）。",
+        ),
+    )
+
+
+def _zeros_on_the_way(record: Gradients) -> Sentence:
+    first = [(b.batch_size, _at(b, 0)) for b in record.batches]
+    parts = [
+        (n, percent(r.predicted_flushed.share, 2), percent(r.flushed.share, 2)) for n, r in first
+    ]
+    en = "; ".join(f"batch {n}: predicted {p}, real {x}" for n, p, x in parts)
+    zh = "；".join(f"批大小 {n}：预测 {p}，实际 {x}" for n, p, x in parts)
+    return said(
+        all(r.flushed.count > r.predicted_flushed.count for _, r in first),
+        Words(
+            f"Unscaled, too, reality is worse than a cast of the final gradient ({en} zeros): "
+            "what is rounded away on the way back is missing from everything behind it.",
+            f"不缩放时实际也比“最后才转换”的预测更糟（变成零的：{zh}）：反向途中被舍入掉的，在"
+            "其后的一切里都缺了。",
+        ),
+        Words(
+            f"Unscaled, reality is not worse than predicted here (zeros: {en}).",
+            f"不缩放时，这里实际并不比预测更糟（变成零的：{zh}）。",
         ),
     )
