@@ -30,7 +30,21 @@ def test_every_recipe_trains_and_resumes_bit_for_bit(
     whole = Run(plan, tokens, tmp_path / "whole")
     whole.execute()
     weights = {k: v.clone() for k, v in whole.model.state_dict().items()}
-    losses = records.load(tmp_path / "whole").table("metrics")["loss"]
+    finished = records.load(tmp_path / "whole")
+    losses = finished.table("metrics")["loss"]
+    stores_less = CATALOGUE[name].stored != CATALOGUE["fp32"].stored
+    assert (tmp_path / "whole" / "storage.parquet").exists() == stores_less
+    stored = finished.table("storage") if stores_less else {}
+    if stores_less:
+        swallowed = name in ("bf16-pure", "fp16-pure")
+        skipped = finished.table("metrics")["skipped"]
+        assert stored["step"] == [step for step, skip in enumerate(skipped) if not skip]
+        assert set(stored["updates"]) == {finished.manifest.num_parameters} or swallowed
+        assert all(
+            0 <= lost <= of for lost, of in zip(stored["lost"], stored["updates"], strict=True)
+        )
+        assert all(quality == pytest.approx(1, abs=0.2 if swallowed else 0.05)
+                   for quality in stored["quality"])  # fmt: skip
     if name != "fp16-pure":  # whose second moment underflows, so that its steps are far too long
         assert losses[-1] < losses[0]
     assert all(v.isfinite().all() for v in weights.values())
@@ -50,4 +64,6 @@ def test_every_recipe_trains_and_resumes_bit_for_bit(
     resumed.execute()
     for key, value in resumed.model.state_dict().items():
         assert torch.equal(value, weights[key]), key
-    assert records.load(tmp_path / "stopped").table("metrics")["loss"] == losses
+    again = records.load(tmp_path / "stopped")
+    assert again.table("metrics")["loss"] == losses
+    assert (again.table("storage") if stores_less else {}) == stored

@@ -3,12 +3,14 @@
 `metrics.parquet` has a row a step, `evaluations.parquet` a row an evaluation, `events.parquet` a
 row an event, `gradients.parquet` the spectrum of each parameter's gradient at a few steps, and
 `manifest.json`, written last, says that the run has ended and how. A watched run also has
-`stability.parquet`, a row a step.
+`stability.parquet`, a row a step; one that stores in fewer bits than fp32 has `storage.parquet`, a
+row a step that was applied.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +26,7 @@ from floatscope.tables import TableError, read_parquet, write_parquet
 if TYPE_CHECKING:
     from floatscope.lab.run.observe import ZeroGradients
     from floatscope.lab.run.stability import Signs
+    from floatscope.recipes.movement import StoredUpdate
     from floatscope.recipes.train_step import StepResult
     from floatscope.spectrum.spectrum import Spectrum
 
@@ -51,7 +54,7 @@ COLUMNS: dict[str, dict[str, str]] = {
     "evaluations": {"step": "INTEGER", "loss": "DOUBLE", "seconds": "DOUBLE"},
     "events": {"step": "INTEGER", "event": "VARCHAR", "detail": "VARCHAR"},
 }
-# Tables of runs that are watched; a file is written where there are rows.
+# Tables of runs that are watched, or that store in fewer bits; files are written if there are rows.
 WATCHED: dict[str, dict[str, str]] = {
     "stability": {
         "step": "INTEGER",
@@ -62,6 +65,14 @@ WATCHED: dict[str, dict[str, str]] = {
         "min_gradient_rms_of": "VARCHAR",
         "min_gradient_rms_by_eps": "DOUBLE",
         "share_below_eps": "DOUBLE",
+    },
+    "storage": {
+        "step": "INTEGER",
+        "updates": "BIGINT",
+        "lost": "BIGINT",
+        "quality": "DOUBLE",
+        "unmoved": "BIGINT",
+        "weights_quality": "DOUBLE",
     },
 }
 # The table of spectra is kept by `floatscope.spectrum.storage`, after these columns.
@@ -95,6 +106,13 @@ def step(
 def stability(number: int, signs: Signs) -> Record:
     """The record of what step `number` showed."""
     return {"table": "stability", "step": number, **asdict(signs)}
+
+
+def storage(number: int, update: StoredUpdate) -> Record:
+    """The record of what storing made of the update in step `number`; NaN for no quality."""
+    fields = {"updates" if k == "of" else k: v for k, v in asdict(update).items()}
+    numbers = {k: math.nan if v is None else v for k, v in fields.items()}
+    return {"table": "storage", "step": number, **numbers}
 
 
 def gradient(number: int, parameter: str, spectrum: Spectrum) -> Record:
@@ -188,7 +206,7 @@ class FinishedRun:
     manifest: Manifest
 
     def table(self, name: str) -> dict[str, list[Any]]:
-        """Columns of "metrics", "evaluations", "events" or, if watched, "stability", step by step.
+        """Columns of a table, step by step; "stability" and "storage" are not in every run.
 
         Raises:
             StudyError: the Parquet file is missing or damaged.

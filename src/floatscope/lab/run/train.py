@@ -220,6 +220,8 @@ class Run:
         return lr
 
     def _note_events(self, step: int, result: StepResult) -> str:
+        if result.stored is not None:
+            self.journal.append(records.storage(step, result.stored))
         if result.skipped:
             why = f"{result.num_nonfinite} elements not finite at scale {result.loss_scale:g}"
             self.journal.append(records.event(step, "skipped", why))
