@@ -80,7 +80,7 @@ def test_emulation_saves_what_native_products_save() -> None:
     assert [s.peak_by_meter for s in emulated.stages] == [s.peak_by_meter for s in native.stages]
 
 
-@pytest.mark.parametrize("name", ["materialized", "emulated"])
+@pytest.mark.parametrize("name", ["materialized", "fused", "emulated"])
 def test_the_records_say_who_else_was_there_and_what_the_allocator_rounds(name: str) -> None:
     found = record(name)
     assert found.alone is not None
