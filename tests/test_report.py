@@ -30,6 +30,7 @@ from floatscope.report.scripts import digest
 from floatscope.report.sections import loss, zeros
 from floatscope.report.sections.map import section as map_section
 from floatscope.report.shell import Page
+from floatscope.report.svg import compact
 from floatscope.report.thin import BUDGET, stretches, thinned
 from floatscope.report.watch import state
 from floatscope.spectrum.spectrum import Spectrum
@@ -238,6 +239,27 @@ def test_figures_stand_alone(made: Path, tmp_path: Path) -> None:
             assert svg.startswith('<svg xmlns="http://www.w3.org/2000/svg"')
             assert "var(" not in svg
             assert "currentColor" not in svg
+
+
+def test_paths_are_written_by_steps_that_lead_to_the_same_places() -> None:
+    places = [(0.04, 20.16), (1.25, -3.5), (1.25, 0.0), (640.0, 0.1), (-0.3, 99.96)]
+    path = "M" + "L".join(f"{x:.3f},{y:.3f}" for x, y in places) + "M7,7.5L8,7"
+    drawn = str(compact(f'<svg><path fill="none" d="{path}"/></svg>'))
+    steps = re.findall(r"([Ml])(-?[\d.]+),?(-?[\d.]+)", drawn)
+    x = y = 0.0
+    found = []
+    for command, dx, dy in steps:
+        x, y = (float(dx), float(dy)) if command == "M" else (x + float(dx), y + float(dy))
+        found.append((round(x, 6), round(y, 6)))
+    assert found == [
+        (0.0, 20.2),
+        (1.2, -3.5),
+        (1.2, 0.0),
+        (640.0, 0.1),
+        (-0.3, 100.0),
+        (7, 7.5),
+        (8, 7),
+    ]
 
 
 def test_thinning_keeps_extremes_ends_and_what_is_no_number() -> None:

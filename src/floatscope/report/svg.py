@@ -23,6 +23,8 @@ _EMPTY_PATH = re.compile(r'<path(?: fill="[^"]*")? d="M0,0h[-\d.]+v[-\d.]+h[-\d.
 _EMPTY_GROUP = re.compile(r"<g(?: transform=\"translate\(0,0\)\")?></g>|<g/>")
 _POINT = re.compile(r'<path transform="translate\(([-\d.]+),([-\d.]+)\)" '
                     r'd="M([\d.]+),0A\3,\3,0,1,1,-\3,0A\3,\3,0,1,1,\3,0"')  # fmt: skip
+_LINES = re.compile(r' d="((?:[ML]-?[\d.]+,-?[\d.]+)+)"')
+_VERTEX = re.compile(r"([ML])(-?[\d.]+),(-?[\d.]+)")
 _FONT = 'font-family="system-ui, sans-serif"'
 _SIZE = re.compile(r'<svg xmlns="[^"]*" width="([\d.]+)" height="([\d.]+)" viewBox="([^"]*)">')
 
@@ -31,6 +33,7 @@ def compact(svg: str) -> Markup:
     """Vega's SVG without what a picture does not need: a third of its size."""
     svg = _ATTRIBUTES.sub("", svg).replace(' opacity="1"', "").replace(f" {_FONT}", "")
     svg = _TAG.sub(lambda tag: _NUMBER.sub(_rounded, tag[0]), svg)
+    svg = _LINES.sub(lambda lines: f' d="{_relative(lines[1])}"', svg)
     svg = _POINT.sub(r'<circle cx="\1" cy="\2" r="\3"', svg)
     svg = _EMPTY_PATH.sub("", svg)
     before = ""
@@ -43,6 +46,24 @@ def compact(svg: str) -> Markup:
 
 def _rounded(number: re.Match[str]) -> str:
     return f"{float(number[0]):.1f}".removesuffix(".0")
+
+
+def _relative(path: str) -> str:
+    """A path of straight lines by steps from vertex to vertex, in tenths: exact, and shorter."""
+    written: list[str] = []
+    x = y = 0
+    for command, *place in _VERTEX.findall(path):
+        to_x, to_y = (round(10 * float(value)) for value in place)
+        written.append(f"M{_tenths(to_x)},{_tenths(to_y)}" if command == "M" else
+                       f"l{_tenths(to_x - x)},{_tenths(to_y - y)}")  # fmt: skip
+        x, y = to_x, to_y
+    return "".join(written).replace(",-", "-")
+
+
+def _tenths(count: int) -> str:
+    sign, (whole, rest) = "-" * (count < 0), divmod(abs(count), 10)
+    text = f"{whole}.{rest}" if rest else str(whole)
+    return sign + (text.removeprefix("0") if rest else text)
 
 
 def short(value: float) -> str:
