@@ -46,6 +46,7 @@ def finish(
     *,
     is_diverged: bool = False,
     gradients: dict[int, dict[str, Spectrum]] | None = None,
+    more: Sequence[records.Record] = (),
 ) -> None:
     """Write the records of a run; `gradients` are spectra by step and parameter."""
     manifest = records.Manifest(
@@ -70,7 +71,7 @@ def finish(
         for step, by_name in (gradients or {}).items()
         for name, spectrum in by_name.items()
     ]
-    records.finish(folder.run_folder(run), [*rows(run, is_diverged), *spectra], manifest)
+    records.finish(folder.run_folder(run), [*rows(run, is_diverged), *spectra, *more], manifest)
 
 
 def rows(run: RunPlan, is_diverged: bool = False) -> list[dict[str, Any]]:

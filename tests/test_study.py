@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from floatscope.lab.study.plan import StudyPlan
 from floatscope.lab.study.presets import NOVEL, PRESETS, QUICK
 from floatscope.lab.study.summary import Floor, summarize
 from floatscope.lab.study.toml import plan_from
+from floatscope.recipes.movement import StoredUpdate
 from tests import tiny
+from tests.made_study import finish, made_study
 
 
 def floatscope(
@@ -428,3 +431,25 @@ def test_a_full_standard_output_is_one_error(place: Path) -> None:
 
 def test_version(place: Path) -> None:
     assert floatscope("--version", cwd=place).stdout.startswith("floatscope 0.")
+
+
+def test_lost_updates_are_shown_with_the_arm(tmp_path: Path) -> None:
+    study = made_study(tmp_path / "study", recipes=("fp32", "bf16-pure"), seeds=(1, 2), finished=0)
+    for run in study.plan.runs():
+        stored = [
+            records.storage(step, StoredUpdate(of=100, lost=lost, quality=quality,
+                                               unmoved=lost, weights_quality=quality))
+            for step, (lost, quality) in enumerate([(10, 1.0)] * 2 + [(50, None)] * 8
+                                                   + [(80 + run.seed, 0.25)] * 2)
+        ]  # fmt: skip
+        finish(study, run, more=stored if run.recipe.name == "bf16-pure" else ())
+    arms = {arm.recipe: arm for arm in summarize(study).arms}
+    assert arms["fp32"].stored is None
+    stored = arms["bf16-pure"].stored
+    assert stored is not None
+    assert asdict(stored) == pytest.approx(
+        {"lost_first": 0.1, "lost_last": 0.815, "quality_first": 1.0, "quality_last": 0.25}
+    )
+    shown = " ".join(floatscope("study", "show", study.path, cwd=tmp_path).stdout.split())
+    assert "bf16-pure: of its updates 10.00% left no trace in what is stored" in shown
+    assert "81.50% over the last; descent quality 1.000, then 0.250." in shown

@@ -91,6 +91,13 @@ def _lines(summary: Summary) -> list[str]:
                 f"gradients in embedding rows of tokens absent from the batch, "
                 f"{_share(arm.zero_fraction_elsewhere)} elsewhere."
             )
+        if arm.stored is not None:
+            lines.append(
+                f"{arm.recipe}: of its updates {_share(arm.stored.lost_first)} left no trace in "
+                f"what is stored over the first tenth of the steps, {_share(arm.stored.lost_last)} "
+                f"over the last; descent quality {arm.stored.quality_first:.3f}, then "
+                f"{arm.stored.quality_last:.3f}."
+            )
         if arm.num_diverged:
             lines.append(
                 f"{arm.recipe}: {arm.num_diverged} of {arm.num_runs} runs diverged; they enter no "

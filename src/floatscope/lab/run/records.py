@@ -220,6 +220,14 @@ class FinishedRun:
             ) from None
         return {column: table[column] for column in columns}
 
+    def table_if_any(self, name: str) -> dict[str, list[Any]] | None:
+        """The columns of a table that not every run has; None if this one has none.
+
+        Raises:
+            StudyError: the Parquet file is damaged.
+        """
+        return self.table(name) if (self.folder / f"{name}.parquet").exists() else None
+
     def gradients(self) -> dict[int, dict[str, Spectrum]]:
         """Spectra of the unscaled gradients, by step and parameter; a run of old has none.
 

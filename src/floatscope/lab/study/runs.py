@@ -6,10 +6,23 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from floatscope.lab.run.environment import Environment
 from floatscope.lab.run.plan import RunPlan
 from floatscope.lab.run.records import FinishedRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredUpdates:
+    """What storage in fewer bits made of updates, over the first and last tenth of the steps."""
+
+    lost_first: float
+    """Share of the non-zero updates that left no trace in what is carried from step to step."""
+    lost_last: float
+    quality_first: float
+    """Mean effective descent quality <r, d> / |d|²: r what became of the update d; NaN if none."""
+    quality_last: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +55,8 @@ class RunSummary:
     """When its first process began: UTC, ISO 8601."""
     study_sha256s: tuple[str | None, ...] = ()
     """Of the plans that its processes ran under; None where nothing was asked."""
+    stored: StoredUpdates | None = None
+    """None where everything is stored in fp32, or the record does not say."""
 
     @property
     def diverged(self) -> bool:
@@ -86,6 +101,28 @@ def run_summary(plan: RunPlan, run: FinishedRun) -> RunSummary:
         evaluations=tuple(zip(evaluations["step"], evaluations["loss"], strict=True)),
         started=manifest.sessions[0].started if manifest.sessions else "",
         study_sha256s=tuple(session.study_sha256 for session in manifest.sessions),
+        stored=_stored(run.table_if_any("storage")),
+    )
+
+
+def _stored(table: dict[str, list[Any]] | None) -> StoredUpdates | None:
+    if not table or not table["step"]:
+        return None
+    tenth = math.ceil(len(table["step"]) / 10)
+    first, last = slice(tenth), slice(-tenth, None)
+
+    def lost(part: slice) -> float:
+        updates = sum(table["updates"][part])
+        return sum(table["lost"][part]) / updates if updates else math.nan
+
+    def quality(part: slice) -> float:
+        return mean([q for q in table["quality"][part] if not math.isnan(q)])
+
+    return StoredUpdates(
+        lost_first=lost(first),
+        lost_last=lost(last),
+        quality_first=quality(first),
+        quality_last=quality(last),
     )
 
 

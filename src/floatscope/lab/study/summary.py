@@ -13,14 +13,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from floatscope.errors import StudyError
 from floatscope.lab.study.folder import StudyFolder
 from floatscope.lab.study.judge import judge
 from floatscope.lab.study.judgement import Judgement
 from floatscope.lab.study.plan import BASELINE
-from floatscope.lab.study.runs import RunSummary, mean, run_summary
+from floatscope.lab.study.runs import RunSummary, StoredUpdates, mean, run_summary
 
 SIGMAS = 3.0
 
@@ -68,6 +68,8 @@ class Arm:
     zero_fraction_elsewhere: float
     peak_rss_bytes: int
     tokens_per_second: float
+    stored: StoredUpdates | None = None
+    """Means over its runs; None where everything is stored in fp32, or no record says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +168,18 @@ def _arm(
         zero_fraction_elsewhere=mean([r.zero_fraction_elsewhere for r in runs]),
         peak_rss_bytes=max(r.peak_rss_bytes for r in runs),
         tokens_per_second=statistics.median(r.tokens_per_second for r in runs),
+        stored=_stored([r.stored for r in runs if r.stored is not None]),
+    )
+
+
+def _stored(each: list[StoredUpdates]) -> StoredUpdates | None:
+    if not each:
+        return None
+    return StoredUpdates(
+        **{
+            field.name: mean([getattr(one, field.name) for one in each])
+            for field in fields(each[0])
+        }
     )
 
 
