@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,13 +33,15 @@ def report(
     from floatscope.cli.console import interruptible
     from floatscope.report.assemble import default_path
     from floatscope.report.shell import Page
+    from floatscope.report.watch import changes
 
     page = Page(language=lang, is_static=is_static)
     path = out or default_path(folder)
     with interruptible("stopped watching" if watch else "interrupted; nothing was written"):
+        seen = changes(folder, path)  # before the first build, which may miss what comes meanwhile
         _build(folder, path, page, figures)
         if watch:
-            _watch(folder, path, page, figures)
+            _watch(seen, lambda: _build(folder, path, page, figures))
 
 
 def _build(folder: Path, path: Path, page: Page, figures: Path | None) -> None:
@@ -64,14 +67,13 @@ def _build(folder: Path, path: Path, page: Page, figures: Path | None) -> None:
         output.print(f"{figures} ({written} figures)", highlight=False, soft_wrap=True)
 
 
-def _watch(folder: Path, path: Path, page: Page, figures: Path | None) -> None:
+def _watch(seen: Iterable[None], build: Callable[[], None]) -> None:
     from floatscope.cli.console import errors
     from floatscope.errors import FloatscopeError
-    from floatscope.report.watch import changes
 
     errors.print("watching for new records; Ctrl-C ends it", highlight=False)
-    for _ in changes(folder, path):
+    for _ in seen:
         try:
-            _build(folder, path, page, figures)
+            build()
         except FloatscopeError as error:  # a record that is being written; the next change is near
             errors.print(str(error), highlight=False)

@@ -12,8 +12,17 @@ RECORDS = ("*.json", "*.jsonl", "*.parquet")
 
 
 def changes(folder: Path, page: Path, seconds: float = SECONDS) -> Iterator[None]:
-    """Yield each time that the records in `folder` have changed; never ends by itself."""
-    before = state(folder, page)
+    """Each time that the records in `folder` have changed; never ends by itself.
+
+    Changes count from this call on, not from the first look at the iterator: what is written while
+    a page is built is seen after it.
+    """
+    return _after(state(folder, page), folder, page, seconds)
+
+
+def _after(
+    before: dict[Path, tuple[int, int]], folder: Path, page: Path, seconds: float
+) -> Iterator[None]:
     while True:
         time.sleep(seconds)
         now = state(folder, page)
