@@ -19,17 +19,18 @@ from floatscope.lab.lecture.records import Added, Remedy, Swallowed
 from floatscope.lab.lecture.sum_rows import remedy, sum_record
 from floatscope.rounding import round_to
 
-FORMATS, NARROW = ("fp32", "fp16", "bf16"), ("fp16", "bf16")
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+FORMATS, NARROW = (*DTYPES,), ("fp16", "bf16")
 INCREMENT, ADDITIONS = 1e-4, 10_000
 DELTAS = (1e-2, 1e-3, 1e-4)
 REPETITIONS = 64
 
 
 def swallowed() -> Swallowed:
-    """Both tables. A sum is exact in fp64 and then rounded once, as an adder does it."""
-    addends = {name: number(INCREMENT, name) for name in FORMATS}
-    in_fp32 = running_sums(torch.stack([*addends.values()]), "fp32")
-    own = {name: running_sums(addends[name], name) for name in NARROW}
+    """Both tables. Torch adds in the format itself: the exact sum, rounded once to nearest."""
+    addends = {name: number(INCREMENT, name).to(DTYPES[name]) for name in FORMATS}
+    in_fp32 = running_sums(torch.stack([addend.float() for addend in addends.values()]))
+    own = {name: running_sums(addends[name]) for name in NARROW}
     wide = [remedy(name, "fp32", in_fp32[-1, FORMATS.index(name)]) for name in NARROW]
     return Swallowed(
         increment=INCREMENT,
@@ -48,11 +49,11 @@ def number(value: float, form: str) -> Tensor:
     return round_to(torch.tensor(value, dtype=torch.float64), form)
 
 
-def running_sums(addend: Tensor, form: str) -> Tensor:
-    """The sums after 0, 1, 2, ... additions, until nothing moves any more."""
+def running_sums(addend: Tensor) -> Tensor:
+    """The sums after 0, 1, 2, ... additions in the addend's dtype, until nothing moves any more."""
     sums = [torch.zeros_like(addend)]
     for _ in range(ADDITIONS):
-        sums.append(round_to(sums[-1] + addend, form))
+        sums.append(sums[-1] + addend)
         if torch.equal(sums[-1], sums[-2]):
             break  # and so it will be for ever
     return torch.stack(sums)
@@ -61,15 +62,15 @@ def running_sums(addend: Tensor, form: str) -> Tensor:
 def remedies(form: str, addend: Tensor) -> list[Remedy]:
     """Everything in 16 bits, and yet not stalled."""
     total, excess = torch.zeros_like(addend), torch.zeros_like(addend)
-    chance = torch.zeros_like(addend).expand(REPETITIONS)
+    chance, exact = torch.zeros(REPETITIONS, dtype=torch.float64), addend.double()
     for n in range(ADDITIONS):
-        corrected = round_to(addend - excess, form)
-        new = round_to(total + corrected, form)
-        total, excess = new, (new - total) - corrected  # a number of the format (Dekker 1971)
-        chance = round_to(chance + addend, form, rounding="stochastic", key=n)
+        corrected = addend - excess
+        new = total + corrected
+        total, excess = new, (new - total) - corrected  # both exact (Dekker 1971)
+        chance = round_to(chance + exact, form, rounding="stochastic", key=n)
     parts = torch.nn.functional.pad(addend.expand(ADDITIONS), (0, 2**14 - ADDITIONS))
     while len(parts) > 1:
-        parts = round_to(parts[0::2] + parts[1::2], form)
+        parts = parts[0::2] + parts[1::2]
     return [
         remedy(form, "kahan", total),
         remedy(form, "pairwise", parts[0]),
