@@ -306,7 +306,14 @@ def test_the_command_rebuilds_while_a_study_runs(made: Path, tmp_path: Path) -> 
     new = folder / "a-new-record.json"
     command = [sys.executable, "-m", "floatscope.cli.main", "report", str(folder), "--watch",
                "--static", "-o", str(page)]  # fmt: skip
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(  # ignored where tests run in the background
+            signal.SIGINT, signal.SIG_DFL
+        ),
+    ) as process:
         try:
             wait_for(page.exists)
             first = page.stat().st_mtime_ns
