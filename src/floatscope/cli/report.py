@@ -38,9 +38,10 @@ def report(
     page = Page(language=lang, is_static=is_static)
     path = out or default_path(folder)
     with interruptible("stopped watching" if watch else "interrupted; nothing was written"):
-        seen = changes(folder, path)  # before the first build, which may miss what comes meanwhile
+        # Before the first build, which may miss what comes meanwhile.
+        seen = changes(folder, path) if watch else None
         _build(folder, path, page, figures)
-        if watch:
+        if seen is not None:
             _watch(seen, lambda: _build(folder, path, page, figures))
 
 

@@ -8,7 +8,7 @@ sections say in the words of whoever read them.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,7 +34,6 @@ from floatscope.spectrum.spectrum import Spectrum
 
 _T = TypeVar("_T")
 _P = TypeVar("_P")
-"""Spectra that `fs.capture` took while a run trained, if somebody wrote its rows there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +45,6 @@ class Run:
     metrics: dict[str, list[Any]]
     evaluations: dict[str, list[Any]]
     events: dict[str, list[Any]]
-    gradients: dict[int, dict[str, Spectrum]] = field(default_factory=dict)
-    """By step and parameter, spectra of unscaled gradients."""
 
     @property
     def label(self) -> str:
@@ -71,6 +68,8 @@ class Evidence:
     runs: tuple[Run, ...]
     under_way: tuple[tuple[str, int], ...]
     """Labels of unfinished runs, and the steps that their journals hold."""
+    gradients: dict[str, dict[int, dict[str, Spectrum]]] = field(default_factory=dict)
+    """Of the first run of each recipe, by its label, step and parameter: of unscaled gradients."""
     probes: tuple[ProbeRecord, ...] = ()
     memories: tuple[MemoryRecord, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
@@ -123,6 +122,7 @@ def gather(folder: Path) -> Evidence:
 
     has_decision = [folder] if (folder / RECORD).exists() else []
     demonstrations = [number for number in KINDS if path_of(folder, number).exists()]
+    finished = [*study.finished()]
     return Evidence(
         study=study,
         summary=summarize(study),
@@ -133,10 +133,15 @@ def gather(folder: Path) -> Evidence:
                 metrics=run.table("metrics"),
                 evaluations=run.table("evaluations"),
                 events=run.table("events"),
-                gradients=next(iter(readable("gradients", FinishedRun.gradients, [run])), {}),
             )
-            for plan, run in study.finished()
+            for plan, run in finished
         ),
+        gradients={
+            label: spectra
+            for label, run in _first_of_each_recipe(finished)
+            for spectra in readable("gradients", FinishedRun.gradients, [run])
+            if spectra
+        },
         under_way=tuple(_under_way(study)),
         probes=readable("probe", read_probe, probe_folders(folder)),
         memories=by_weight(
@@ -149,6 +154,17 @@ def gather(folder: Path) -> Evidence:
         decision=next(iter(readable("decision", read_decision, has_decision)), None),
         damaged=damaged,
     )
+
+
+def _first_of_each_recipe(
+    finished: Sequence[tuple[RunPlan, FinishedRun]],
+) -> list[tuple[str, FinishedRun]]:
+    """The runs of which the page draws gradients, with their labels; reading all takes long."""
+    first: dict[str, tuple[str, FinishedRun]] = {}
+    for plan, run in finished:
+        if run.has_gradients and not plan.ulp_rerun:
+            first.setdefault(plan.recipe.name, (plan.label, run))
+    return [*first.values()]
 
 
 def _readable(

@@ -228,6 +228,11 @@ class FinishedRun:
         """
         return self.table(name) if (self.folder / f"{name}.parquet").exists() else None
 
+    @property
+    def has_gradients(self) -> bool:
+        """Whether spectra were recorded; runs of old have none."""
+        return (self.folder / f"{GRADIENTS}.parquet").exists()
+
     def gradients(self) -> dict[int, dict[str, Spectrum]]:
         """Spectra of the unscaled gradients, by step and parameter; a run of old has none.
 
@@ -238,7 +243,7 @@ class FinishedRun:
 
         path = self.folder / f"{GRADIENTS}.parquet"
         found: dict[int, dict[str, Spectrum]] = {}
-        for labels, spectrum in read_parquet(path) if path.exists() else ():
+        for labels, spectrum in read_parquet(path) if self.has_gradients else ():
             found.setdefault(labels["step"], {})[labels["parameter"]] = spectrum
         return found
 

@@ -43,12 +43,12 @@ def section(evidence: Evidence) -> Section:
     """The section; pending without spectra of a run or a probe."""
     title = Say("Underflow map: layer by layer", "下溢地图：逐层看")
     problem = evidence.damaged.get("gradients", "")
-    watched = _first_of_each_recipe(evidence.runs)
+    watched = [run for run in evidence.runs if run.label in evidence.gradients]
     if not evidence.probes and not watched:
         command = f"floatscope probe {evidence.place}"
         return Section(name="map", title=title, command=command, problem=problem)
     probe = evidence.main_probe
-    maps = [_over_steps(run) for run in watched[:MOST_RUNS]]
+    maps = [_over_steps(run, evidence.gradients[run.label]) for run in watched[:MOST_RUNS]]
     if not watched:
         maps.append(_over_probes(evidence.probes))
     if probe is not None:
@@ -73,17 +73,9 @@ def _limit(step: int) -> str:
     return f"> {low}"
 
 
-def _first_of_each_recipe(runs: Sequence[Run]) -> list[Run]:
-    first: dict[str, Run] = {}
-    for run in runs:
-        if run.gradients and not run.plan.ulp_rerun:
-            first.setdefault(run.recipe, run)
-    return [*first.values()]
-
-
-def _over_steps(run: Run) -> Map:
+def _over_steps(run: Run, gradients: dict[int, dict[str, Spectrum]]) -> Map:
     """Layer × step while a run trained: on paper for the baseline, else what really was zero."""
-    columns = [(same(str(step)), run.gradients[step]) for step in thinned_steps([*run.gradients])]
+    columns = [(same(str(step)), gradients[step]) for step in thinned_steps([*gradients])]
     if run.recipe == BASELINE:
         return _map(
             Say(f"Layer × step: {run.label}", f"层 × 步：{run.label}"),
