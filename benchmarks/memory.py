@@ -41,27 +41,32 @@ LLAMA_3_8B = {
 }  # fmt: skip
 
 
-def trace_llama(config: str) -> None:
-    """In a process of its own: print seconds and bytes as JSON."""
+def trace_llama() -> None:
+    """In a process of its own: print seconds and bytes as JSON. A test reads them, too."""
     started = time.perf_counter()
-    target = target_of(Spec(model=config, context=8192))
-    import transformers.models.llama.modeling_llama  # noqa: F401
-
-    imports, before = time.perf_counter() - started, peak_rss_bytes()
-    started = time.perf_counter()
-    found = trace(target.workload("bf16-mixed", "native"))
-    seconds = time.perf_counter() - started
-    print(json.dumps({"imports": imports, "seconds": seconds, "before": before,
-                      "peak": peak_rss_bytes(), "saved": found.saved.total,
-                      "traced_peak": found.peak.peak.total}))  # fmt: skip
-
-
-def llama() -> None:
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.json"
         config.write_text(json.dumps(LLAMA_3_8B))
-        command = [sys.executable, __file__, "--llama", str(config)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        target = target_of(Spec(model=str(config), context=8192))
+    import transformers.models.llama.modeling_llama  # noqa: F401
+
+    imports, before = time.perf_counter() - started, peak_rss_bytes()
+    started, own = time.perf_counter(), time.process_time()
+    found = trace(target.workload("bf16-mixed", "native"))
+    seconds, own = time.perf_counter() - started, time.process_time() - own
+    build, forward = (stage.live for stage in found.stages[:2])
+    print(json.dumps({
+        "imports": imports, "seconds": seconds, "processor_seconds": own, "before": before,
+        "peak": peak_rss_bytes(), "saved": found.saved.total,
+        "traced_peak": found.peak.peak.total, "forward": forward.total,
+        "weights": build.where(category="parameters").total,
+        "unexplained": sum(s.live.unexplained + s.peak.unexplained for s in found.stages),
+    }))  # fmt: skip
+
+
+def llama() -> None:
+    command = [sys.executable, __file__, "--llama"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout.splitlines()[-1])
     print("Llama-3-8B, 1 x 8192 tokens, bf16-mixed, traced:")
     print(
@@ -109,11 +114,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--preset", default="novel")
-    parser.add_argument("--llama", help=argparse.SUPPRESS)
+    parser.add_argument("--llama", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.llama:
-        trace_llama(given.llama)
+        trace_llama()
         return
     print(f"{processor()}, Python {sys.version.split()[0]}, Torch {torch.__version__}, "
           f"load {os.getloadavg()[0]:.1f}\n")  # fmt: skip
