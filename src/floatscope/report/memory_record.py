@@ -28,13 +28,18 @@ class MemoryRecord:
         return self.data["arms"]
 
     @property
+    def fp32(self) -> dict[str, Any] | None:
+        """The arm of fp32 whose parameters are known; None if the record has none."""
+        return next((a for a in self.arms if a["recipe"] == "fp32" and _parameters(a)), None)
+
+    @property
     def num_parameters(self) -> int | None:
         """From the fp32 bytes of the parameters after build; None if the record has none."""
-        for arm in self.arms:
-            size = stage_of(arm, "build").get("live_by_category", {}).get("parameters")
-            if arm["recipe"] == "fp32" and size:
-                return size // 4
-        return None
+        return _parameters(self.fp32) // 4 if self.fp32 is not None else None
+
+
+def _parameters(arm: dict[str, Any]) -> int:
+    return stage_of(arm, "build").get("live_by_category", {}).get("parameters", 0)
 
 
 def stage_of(arm: dict[str, Any], stage: str) -> dict[str, Any]:
@@ -58,7 +63,7 @@ def by_weight(records: Iterable[MemoryRecord], attention: str) -> tuple[MemoryRe
 
     def weight(record: MemoryRecord) -> tuple[bool, bool]:
         own = record.data["shape"].get("attention") == attention
-        return record.num_parameters is None, not own
+        return record.fp32 is None, not own
 
     return tuple(sorted(records, key=weight))
 

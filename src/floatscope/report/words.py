@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
 from markupsafe import Markup, escape
 
@@ -32,6 +35,12 @@ class Say:
     def __add__(self, other: Say) -> Say:
         """Both sentences one after the other; Chinese sets no blank between them."""
         return Say(f"{self.en} {other.en}", f"{self.zh}{other.zh}")
+
+
+def one_after_another(parts: Iterable[Say | None]) -> Say | None:
+    """The sentences that there are, as one text; None if there is none."""
+    said = [part for part in parts if part is not None]
+    return reduce(add, said) if said else None
 
 
 def same(text: str) -> Say:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from floatscope.lab.probe.answers import SCALED, SMALLEST
@@ -14,7 +14,7 @@ from floatscope.report.probes import ProbedState
 from floatscope.report.section import Section
 from floatscope.report.sections.loss import BF16, FP16, UNSCALED
 from floatscope.report.sections.memory import activations
-from floatscope.report.words import Say, mebibytes, number, percent
+from floatscope.report.words import Say, mebibytes, number, one_after_another, percent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ def _lessons(evidence: Evidence) -> Iterable[Lesson]:
             "激活由 s、b、h、L 决定，可以远大于模型状态。",
         ),
         arithmetic=None,
-        measured=_activations(evidence.memories),
+        measured=one_after_another(map(_activations, evidence.memories)),
         command=measure,
     )
 
@@ -103,9 +103,9 @@ def _formats(evidence: Evidence) -> Iterable[Lesson]:
 
 
 def _moments(memory: MemoryRecord | None) -> Say | None:
-    if memory is None or memory.num_parameters is None:
+    arm = memory.fp32 if memory is not None else None
+    if memory is None or arm is None or memory.num_parameters is None:
         return None
-    arm = next(a for a in memory.arms if a["recipe"] == "fp32")
     after, before = live(arm, "first optimizer step"), live(arm, "backward")
     if after is None or before is None:
         return None
@@ -179,17 +179,10 @@ def _blocks(state: ProbedState | None) -> Say | None:
     )
 
 
-def _activations(memories: Sequence[MemoryRecord]) -> Say | None:
-    parts = [said for memory in memories if (said := _activations_of(memory)) is not None]
-    if not parts:
+def _activations(memory: MemoryRecord) -> Say | None:
+    arm = memory.fp32
+    if arm is None or memory.num_parameters is None:
         return None
-    return Say(" ".join(part.en for part in parts), "".join(part.zh for part in parts))
-
-
-def _activations_of(memory: MemoryRecord) -> Say | None:
-    if memory.num_parameters is None:
-        return None
-    arm = next(a for a in memory.arms if a["recipe"] == "fp32")
     found, states, formula = activations(arm), 16 * memory.num_parameters, arm["formula_bytes"]
     if found is None or formula is None:
         return None

@@ -14,7 +14,7 @@ from floatscope.report.memory_words import ATTENTION, TERMS, category, reason_of
 from floatscope.report.memory_words import stage as stage_words
 from floatscope.report.section import Answer, Section
 from floatscope.report.svg import short
-from floatscope.report.words import Say, grouped, mebibytes, same, signed
+from floatscope.report.words import Say, grouped, mebibytes, one_after_another, same, signed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,21 +132,21 @@ def activations(arm: dict[str, Any]) -> int | None:
 
 
 def _answers(records: Sequence[MemoryRecord]) -> Iterable[Answer]:
-    with_fp32 = [record for record in records if record.num_parameters is not None]
+    with_fp32 = [(record, arm) for record in records if (arm := record.fp32) is not None]
     if not with_fp32:
         return
-    yield _states(with_fp32[0])
+    yield _states(*with_fp32[0])
     yield Answer(
         question=Say(
             "How do the measured activations compare with the formula?",
             "实测激活与公式相比如何？",
         ),
-        answer=_joined(_activations(record) for record in with_fp32),
+        answer=one_after_another(_activations(record, arm) for record, arm in with_fp32),
     )
 
 
-def _states(record: MemoryRecord) -> Answer:
-    arm, count = _fp32(record), record.num_parameters or 0
+def _states(record: MemoryRecord, arm: dict[str, Any]) -> Answer:
+    count = record.num_parameters or 0
     states = stage_of(arm, "first optimizer step")
     measured, theory = live(arm, "first optimizer step") or 0, 16 * count
     rest = measured - theory
@@ -170,19 +170,7 @@ def _states(record: MemoryRecord) -> Answer:
     )
 
 
-def _joined(parts: Iterable[Say | None]) -> Say | None:
-    said = [part for part in parts if part is not None]
-    if not said:
-        return None
-    return Say(" ".join(part.en for part in said), "".join(part.zh for part in said))
-
-
-def _fp32(record: MemoryRecord) -> dict[str, Any]:
-    return next(arm for arm in record.arms if arm["recipe"] == "fp32")
-
-
-def _activations(record: MemoryRecord) -> Say | None:
-    arm = _fp32(record)
+def _activations(record: MemoryRecord, arm: dict[str, Any]) -> Say | None:
     attention = record.data["shape"].get("attention", "")
     found, formula = activations(arm), arm["formula_bytes"]
     if found is None or formula is None:
