@@ -62,7 +62,7 @@ class ImaginedRun(FinishedRun):
 
     def table(self, name: str) -> dict[str, list[Any]]:
         mine = [row for row in self.rows if row["table"] == name]
-        columns = {**records.COLUMNS, **records.WATCHED}[name]
+        columns = {**records.COLUMNS, **records.OPTIONAL}[name]
         return {column: [row[column] for row in mine] for column in columns}
 
 

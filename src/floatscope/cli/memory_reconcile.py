@@ -19,11 +19,10 @@ from floatscope.cli.memory_tables import (
     titled,
 )
 from floatscope.lab.memory.witnesses import acceptance, steps_between
-from floatscope.memory.closed_form import SIZES
+from floatscope.memory.fit import element_bytes
 from floatscope.memory.formula import activations
 from floatscope.memory.ledger import Ledger
 from floatscope.memory.units import unit_for
-from floatscope.recipes import recipe as recipe_called
 
 if TYPE_CHECKING:
     from floatscope.lab.memory.neighbors import Neighbors
@@ -110,8 +109,7 @@ def _standard(target: Target, arm: Arm) -> list[str]:
     """The standard block's figure beside a model that has no closed form."""
     if target.standard is None or arm.best is None:
         return []
-    each = SIZES.get(recipe_called(arm.recipe).products, 4)
-    found = activations(target.standard, element_bytes=each).total
+    found = activations(target.standard, element_bytes=element_bytes(arm.recipe)).total
     unit = unit_for(max(found, arm.best.saved.total))
     return [
         f"The standard block's formula, for blocks alone, says {unit.of(found)} {unit.name}; saved "

@@ -41,7 +41,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     """Schemas by file name: manifests, plans, journals, probes, memory, what commands print."""
     from pydantic import TypeAdapter
 
-    tables = {**records.COLUMNS, **records.WATCHED}
+    tables = {**records.COLUMNS, **records.OPTIONAL}
     lines = [_line(table, columns) for table, columns in tables.items()]
     lines.append(_line(records.GRADIENTS, {**records.LABELS, **COLUMNS}, SPECTRUM))
     return {

@@ -54,8 +54,8 @@ COLUMNS: dict[str, dict[str, str]] = {
     "evaluations": {"step": "INTEGER", "loss": "DOUBLE", "seconds": "DOUBLE"},
     "events": {"step": "INTEGER", "event": "VARCHAR", "detail": "VARCHAR"},
 }
-# Tables of runs that are watched, or that store in fewer bits; files are written if there are rows.
-WATCHED: dict[str, dict[str, str]] = {
+# Tables of runs that are watched, or that store in fewer bits; a file is written if it has rows.
+OPTIONAL: dict[str, dict[str, str]] = {
     "stability": {
         "step": "INTEGER",
         "max_attention_logit": "DOUBLE",
@@ -178,7 +178,7 @@ def is_finished(folder: Path) -> bool:
 
 def finish(folder: Path, journal: Iterable[Record], manifest: Manifest) -> None:
     """Turn a journal into Parquet files and write the manifest last."""
-    every = {**COLUMNS, **WATCHED}
+    every = {**COLUMNS, **OPTIONAL}
     rows: dict[str, list[Record]] = {table: [] for table in (*every, GRADIENTS)}
     for record in journal:
         rows[record["table"]].append(record)
@@ -211,7 +211,7 @@ class FinishedRun:
         Raises:
             StudyError: the Parquet file is missing or damaged.
         """
-        path, columns = self.folder / f"{name}.parquet", {**COLUMNS, **WATCHED}[name]
+        path, columns = self.folder / f"{name}.parquet", {**COLUMNS, **OPTIONAL}[name]
         try:
             table = read_parquet(path, columns)
         except TableError as error:

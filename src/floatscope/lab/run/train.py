@@ -208,9 +208,7 @@ class Run:
         )
         for name, spectrum in spectra.items():
             self.journal.append(records.gradient(step, name, spectrum))
-        if self.watch is not None:
-            signs = self.watch.signs(result.grad_norm, config.clip_norm)
-            self.journal.append(records.stability(step, signs))
+        self._note_optional(step, result)
         return self._note_events(step, result)
 
     def _set_lr(self, step: int) -> float:
@@ -219,9 +217,15 @@ class Run:
             group["lr"] = lr
         return lr
 
-    def _note_events(self, step: int, result: StepResult) -> str:
+    def _note_optional(self, step: int, result: StepResult) -> None:
+        """What only some runs record at each step."""
+        if self.watch is not None:
+            signs = self.watch.signs(result.grad_norm, self.plan.train.clip_norm)
+            self.journal.append(records.stability(step, signs))
         if result.stored is not None:
             self.journal.append(records.storage(step, result.stored))
+
+    def _note_events(self, step: int, result: StepResult) -> str:
         if result.skipped:
             why = f"{result.num_nonfinite} elements not finite at scale {result.loss_scale:g}"
             self.journal.append(records.event(step, "skipped", why))
