@@ -18,7 +18,7 @@ from floatscope.rounding.blocks_on_cpu import blocks_on_cpu
 from floatscope.rounding.cast import DTYPES, Cast, cast_to, keyed
 from floatscope.rounding.modes import Rounding
 from floatscope.rounding.outputs import check_plain, has_values, mark_changed, source_for
-from floatscope.rounding.pages import fresh
+from floatscope.rounding.pages import fresh_like
 from floatscope.rounding.random_bits import StochasticKey
 from floatscope.rounding.receipt import Receipt
 from floatscope.rounding.reference import RANDOM_BITS
@@ -175,7 +175,7 @@ def _round_layout(
     apart: bool,
 ) -> Blocks:
     whole = out is not None and out.is_contiguous()
-    target = out if whole else fresh(x.shape, dtype, x.device)
+    target = out if whole else fresh_like(x, dtype)
     assert target is not None
     scales = torch.empty(layout.scales_shape, dtype=torch.float32, device=x.device)
     fast = cast.rules.rounding in ("nearest-even", "stochastic") and x.dtype != torch.float64

@@ -50,26 +50,20 @@ def blocks_on_cpu(
     Returns:
         The counts of `receipt.COUNTS`, zeros if `plain`, and NVFP4's factor of the whole tensor.
     """
-    flat, target = x.reshape(-1), out.view(-1)
     amax, encode = np.uint32(0), None
     if layout.whole_tensor:
-        amax = _amax(flat, finite=False)
+        amax = _amax(x, finite=False)
     if form.rule is ScaleRule.NVFP4:
-        encode = tensor_encode(_amax(flat, finite=True).view(np.float32), form)
+        encode = tensor_encode(_amax(x, finite=True).view(np.float32), form)
     work = _strips(form, cast, plain, apart)
-    stored = scales.view(layout.matrices * layout.strips, layout.blocks).numpy()
-    size = layout.rows * layout.columns
-    if layout.rows % layout.height == 0:
-        shares = [(flat, target, layout.matrices * layout.rows, stored)]
-    else:
-        shares = [
-            (flat[m * size : (m + 1) * size], target[m * size : (m + 1) * size], layout.rows,
-             stored[m * layout.strips : (m + 1) * layout.strips])
-            for m in range(layout.matrices)
-        ]  # fmt: skip
-    counts = np.zeros(NUM_COUNTS, np.int64)
-    for index, (source, result, rows, block_scales) in enumerate(shares):
-        counts += work.run(source, result, rows, layout, block_scales, index * size, amax, encode)
+    stored = scales.numpy().reshape(layout.matrices * layout.strips, layout.blocks)
+    if layout.rows % layout.height == 0:  # the matrices stack without a gap
+        rows = layout.matrices * layout.rows
+        return work.run(x, out, rows, layout, stored, 0, amax, encode), encode
+    counts, size = np.zeros(NUM_COUNTS, np.int64), layout.rows * layout.columns
+    matrices = (x.view(-1, size), out.view(-1, size), np.split(stored, layout.matrices))
+    for m, (source, target, kept) in enumerate(zip(*matrices, strict=True)):
+        counts += work.run(source, target, layout.rows, layout, kept, m * size, amax, encode)
     return counts, encode
 
 
@@ -114,8 +108,12 @@ class _Strips:
         per_piece = max((PIECE if is_direct else SMALL_PIECE) // (height * columns), 1)
         streams = out.dtype is torch.float32 and out.nbytes >= STREAM_BYTES and not self.divides
         streams = streams and is_direct and width in STREAM_WIDTHS and columns % 16 == 0
-        source, target = (bits_of(x), bits_of(out)) if is_direct else (None, None)
         shared = x.data_ptr() == out.data_ptr()
+        source = target = None
+        if is_direct:
+            source, target = bits_of(x).reshape(-1), bits_of(out).reshape(-1)
+        else:
+            x, out = x.reshape(-1), out.view(-1)
 
         def strips(first: int, last: int, counts: Counts) -> None:
             start, stop = first * height * columns, min(last * height, rows) * columns
@@ -171,16 +169,21 @@ def _strips(form: BlockFormat, cast: Cast, plain: bool, apart: bool) -> _Strips:
 
 
 def _amax(x: Tensor, *, finite: bool) -> np.uint32:
-    """Bits of the largest magnitude of a flat tensor, of all elements or of the finite ones."""
+    """Bits of the largest magnitude of a tensor, of all elements or of the finite ones.
+
+    The first is quicker to find, and the second only where it is none.
+    """
     from floatscope.rounding.kernels.numba_amax import amax_of, finite_amax_of
 
-    found = [0]
-    largest_of = finite_amax_of if finite else amax_of
+    found, flat = [0], x.reshape(-1)
     is_direct = x.dtype in (torch.float32, torch.bfloat16)
+    infinity = 0x7F80 if x.dtype is torch.bfloat16 else 0x7F80_0000
 
     def piece(start: int, stop: int, counts: Counts) -> None:
-        part = x[start:stop]
-        found.append(int(largest_of(bits_of(part if is_direct else part.to(torch.float32)))))
+        part = flat[start:stop]
+        bits = bits_of(part if is_direct else part.to(torch.float32))
+        largest = int(amax_of(bits))
+        found.append(int(finite_amax_of(bits)) if finite and largest >= infinity else largest)
 
     spread(piece, x.numel(), 0, PIECE if is_direct else SMALL_PIECE)
     return np.uint32(max(found) << (16 if x.dtype is torch.bfloat16 else 0))

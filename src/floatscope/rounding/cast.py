@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -106,7 +106,7 @@ def keyed(
         return cast
     if not 1 <= random_bits <= RANDOM_BITS:
         raise FormatError(f"stochastic rounding takes 1 to 32 random bits, not {random_bits}.")
-    return replace(cast, key=_key_of(key, generator), random_bits=random_bits)
+    return Cast(cast.form, cast.rules, _key_of(key, generator), random_bits)
 
 
 def _key_of(key: StochasticKey | int | None, generator: torch.Generator | None) -> int:

@@ -13,6 +13,7 @@ from torch import Tensor
 from floatscope.rounding.cast import Cast
 from floatscope.rounding.grid import grid_of
 from floatscope.rounding.receipt import NUM_COUNTS
+from floatscope.rounding.rules import Rules, ScalarFormat
 from floatscope.rounding.threads import PIECE, Counts, spread
 
 STREAM_BYTES = 8 << 20
@@ -21,6 +22,7 @@ SMALL_PIECE = 1 << 14
 """Elements converted at a time: Torch converts so few without threads of its own, which would not
 survive a fork."""
 
+_NO_CHANCE = np.uint64(0), np.uint32(0)
 _BITS = {torch.float32: np.uint32, torch.float64: np.uint64, torch.bfloat16: np.uint16}
 
 
@@ -43,13 +45,13 @@ def round_cpu(
     """
     from floatscope.rounding.kernels.numba_elements import round_span
 
-    carrier, grid, key, spare, is_power = _constants(cast, x.dtype)
-    x, out = x.reshape(-1), out.view(-1)
+    carrier, grid, is_power = _constants(cast.form, cast.rules, x.dtype)
     if is_power and x.dtype == out.dtype == torch.float32:
         counted = is_counted or cast.can_raise
         return _powers(x, out, grid, not is_fresh, counted)
+    key, spare = _random(cast)
     if carrier == x.dtype == out.dtype:
-        source, target = bits_of(x), bits_of(out)
+        source, target = bits_of(x).reshape(-1), bits_of(out).reshape(-1)
         stream, shared = not is_fresh and _can_stream(target), x.data_ptr() == out.data_ptr()
 
         def direct(start: int, stop: int, counts: Counts) -> None:
@@ -60,6 +62,7 @@ def round_cpu(
         return spread(direct, x.numel(), NUM_COUNTS)
     if carrier is torch.float32 and {x.dtype, out.dtype} <= {torch.float32, torch.bfloat16}:
         return _by_bf16(x, out, grid, offset, key, spare, is_counted)
+    x, out = x.reshape(-1), out.view(-1)
 
     def converted(start: int, stop: int, counts: Counts) -> None:
         given = x[start:stop].to(carrier)
@@ -84,7 +87,7 @@ def _by_bf16(
     from floatscope.rounding.kernels.numba_bf16 import SPANS
 
     spans = SPANS[x.dtype is torch.bfloat16, out.dtype is torch.bfloat16]
-    source, target = bits_of(x), bits_of(out)
+    source, target = bits_of(x).reshape(-1), bits_of(out).reshape(-1)
 
     def piece(start: int, stop: int, counts: Counts) -> None:
         at = np.uint64(offset + start)
@@ -98,7 +101,8 @@ def _powers(
 ) -> Counts:
     from floatscope.rounding.kernels.numba_powers import round_powers
 
-    source, target, shared = bits_of(x), bits_of(out), x.data_ptr() == out.data_ptr()
+    source, target = bits_of(x).reshape(-1), bits_of(out).reshape(-1)
+    shared = x.data_ptr() == out.data_ptr()
     stream = stream and _can_stream(target)
 
     def piece(start: int, stop: int, counts: Counts) -> None:
@@ -114,7 +118,8 @@ def encode_cpu(
     """Write the codes of contiguous `x` to contiguous `codes` of an unsigned dtype."""
     from floatscope.rounding.kernels.numba_codes import encode_span
 
-    carrier, grid, key, spare, _ = _constants(cast, x.dtype)
+    carrier, grid, _ = _constants(cast.form, cast.rules, x.dtype)
+    key, spare = _random(cast)
     x, target = x.reshape(-1), codes.view(-1).numpy()
 
     def piece(start: int, stop: int, counts: Counts) -> None:
@@ -139,12 +144,21 @@ def _can_stream(out: NDArray[Any]) -> bool:
 
 @lru_cache(256)
 def _constants(
-    cast: Cast, dtype: torch.dtype
-) -> tuple[torch.dtype, NDArray[np.uint64], np.uint64, np.uint32, bool]:
-    """The carrier of inputs of `dtype`, the kernels' arguments, and whether e8m0 has its kernel."""
+    form: ScalarFormat, rules: Rules, dtype: torch.dtype
+) -> tuple[torch.dtype, NDArray[np.uint64], bool]:
+    """The carrier of inputs of `dtype`, its grid, and whether e8m0 has its kernel."""
+    cast = Cast(form, rules)
     carrier = cast.carrier(dtype)
-    grid = grid_of(cast.form, cast.rules, 32 if carrier == torch.float32 else 64)
-    return carrier, grid, np.uint64(cast.key), np.uint32(cast.spare), cast.is_e8m0_to_nearest
+    return (
+        carrier,
+        grid_of(form, rules, 32 if carrier == torch.float32 else 64),
+        cast.is_e8m0_to_nearest,
+    )
+
+
+def _random(cast: Cast) -> tuple[np.uint64, np.uint32]:
+    """What the kernels ask of stochastic casts: the key, and how many random bits to leave."""
+    return (np.uint64(cast.key), np.uint32(cast.spare)) if cast.key or cast.spare else _NO_CHANCE
 
 
 def bits_of(x: Tensor) -> NDArray[np.unsignedinteger[Any]]:

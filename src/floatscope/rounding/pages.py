@@ -21,8 +21,16 @@ MADV_HUGEPAGE = 14  # linux/mman.h
 
 def fresh(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
     """An uninitialized contiguous tensor."""
-    out = torch.empty(shape, dtype=dtype, device=device)
-    if out.device.type == "cpu" and out.nbytes >= LARGE and type(out) is Tensor:
+    return _paged(torch.empty(shape, dtype=dtype, device=device))
+
+
+def fresh_like(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """One of the shape and device of `x`: for small tensors in half the time."""
+    return _paged(torch.empty_like(x, dtype=dtype, memory_format=torch.contiguous_format))
+
+
+def _paged(out: Tensor) -> Tensor:
+    if out.nbytes >= LARGE and out.device.type == "cpu" and type(out) is Tensor:
         _ask_for_huge_pages(out.data_ptr(), out.nbytes)
     return out
 

@@ -18,7 +18,7 @@ from floatscope.rounding.cast import DTYPES, Cast, cast_to, check_holds, keyed
 from floatscope.rounding.modes import Overflow, Rounding
 from floatscope.rounding.on_cpu import round_cpu
 from floatscope.rounding.outputs import check_plain, has_values, mark_changed, source_for
-from floatscope.rounding.pages import fresh
+from floatscope.rounding.pages import fresh_like
 from floatscope.rounding.random_bits import StochasticKey
 from floatscope.rounding.receipt import COUNTS, NUM_COUNTS, Receipt
 from floatscope.rounding.reference import RANDOM_BITS
@@ -106,7 +106,7 @@ def round_tensor(
         raise FormatError(f"out is {_described(out)}, and the result {tuple(x.shape)} of {dtype}.")
     source = source_for(x, out)
     whole = out is not None and out.is_contiguous()
-    target = out if whole else fresh(x.shape, dtype, x.device)
+    target = out if whole else fresh_like(source, dtype)
     assert target is not None
     if not has_values(x):
         counts = torch.empty(NUM_COUNTS, device="meta")

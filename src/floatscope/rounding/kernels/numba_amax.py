@@ -1,6 +1,6 @@
 """The largest magnitude of a tensor, from its bits.
 
-Sixty-four lanes keep their own: a single one would be found anew in each vector.
+Each of many lanes keeps its own: a single one would be found anew in each vector.
 """
 
 # pyright: reportCallIssue=false
@@ -14,7 +14,7 @@ from numba import njit
 
 from floatscope.rounding.kernels.numba_bits import prefetch
 
-LINES, AHEAD = 64, 1024
+LINES, AHEAD = 128, 1024
 """Elements between two requests for memory, and how far ahead these look."""
 
 u64 = np.uint64
