@@ -14,7 +14,8 @@ ALL = "all"
 @click.command()
 @click.argument("model", default="quick")
 @click.option("--recipes", "--recipe", "recipes",
-              help="Recipes or recipe files (TOML), separated by commas; fp32 is always compared. "
+              help="Recipes, recipe files (TOML) or recipes of a study's own, separated by commas; "
+              "fp32 is always compared. "
               "Without it, tf32, bf16-mixed, fp16-mixed, fp8-current, mxfp8, mxfp6, mxfp4 and "
               "nvfp4.")  # fmt: skip
 @click.option("--batch", type=int, help="Sequences or images in the batch.")
@@ -55,11 +56,12 @@ def compare(
     from floatscope.files import check_writable
     from floatscope.lab.compare.keep import keep
     from floatscope.lab.compare.run import RECIPES, checked, compare_subject
-    from floatscope.lab.compare.subject import subject_called
+    from floatscope.lab.compare.subject import recipes_called, subject_called
     from floatscope.lab.study.progress import Display
 
     shown = _layers(layers)
-    chosen = checked(RECIPES if recipes is None else _listed(recipes), scale, backend)
+    given = RECIPES if recipes is None else recipes_called(model, _listed(recipes))
+    chosen = checked(given, scale, backend)
     if out is not None:
         check_writable(out)
     with (

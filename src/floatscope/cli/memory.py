@@ -187,9 +187,15 @@ def _target(given: dict[str, Any]) -> Target:
 
 def _recipes(given: str | None, default: Sequence[str]) -> list[str]:
     """Names of recipes, checked, each once."""
+    from floatscope.errors import RecipeError
     from floatscope.recipes import recipe
 
     names = [name.strip() for name in given.split(",")] if given is not None else list(default)
+    if files := [name for name in names if name.endswith(".toml")]:
+        raise RecipeError(
+            f"--recipe {files[0]}: memory accounts for recipes of the catalogue alone. Name the "
+            f"one that is nearest; its base, if the file names one."
+        )
     return list(dict.fromkeys(recipe(name).name for name in names))
 
 

@@ -20,12 +20,15 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print the re
 @click.argument(
     "study",
     default="quick",
-    help="A preset: quick, novel, lowbit or stress; or a study file (TOML).",
+    help="A preset: quick, novel, lowbit or stress; a study file (TOML); or a study's folder, to "
+    "go on with it as it was recorded.",
 )
 @click.option("--text", help="A UTF-8 text to train on; without it, the built-in world.")
-@click.option("--recipes", help="Recipes to compare, separated by commas.")
+@click.option("--recipes", help="Recipes or recipe files (TOML), separated by commas.")
 @click.option("--seeds", help="Seeds, separated by commas.")
-@click.option("--out", type=Path, help="The study's folder; studies/NAME if not given.")
+@click.option(
+    "--out", type=Path, help="The study's folder; studies/NAME, or the folder named, if not given."
+)
 @click.option(
     "--backend", default="auto", help="Who computes 16-bit products: auto, native or emulated."
 )
@@ -51,14 +54,14 @@ def run(
     """
     from floatscope.cli.console import errors, interruptible
     from floatscope.errors import StudyError
-    from floatscope.lab.study.choose import choose
+    from floatscope.lab.study.choose import choose, is_folder
     from floatscope.lab.study.execute import execute
     from floatscope.lab.study.progress import Display
 
     if out is not None and not out.name:
         raise StudyError("--out is empty; name the study's folder.")
     plan = choose(study, text=text, recipes=_listed(recipes), seeds=_listed(seeds))
-    folder = out if out is not None else Path("studies") / plan.name
+    folder = out or (Path(study) if is_folder(study) else Path("studies") / plan.name)
     with (
         interruptible("interrupted; the same command goes on from the last checkpoints"),
         Display(None if as_json else errors) as display,

@@ -58,9 +58,27 @@ def recipe_in(path: Path) -> Recipe:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise RecipeError(f"{path} is not TOML: {error}.") from None
     try:
+        _check_one(content)
         return recipe_from({"name": path.stem, **content})
     except FloatscopeError as error:
         raise RecipeError(f"{path}: {error}") from None
+
+
+def _check_one(content: Mapping[str, Any]) -> None:
+    """Refuse a file of several recipes, each in a table of its own."""
+    known = {"base", *(f.name for f in fields(Recipe))}
+    tables = {
+        key: part
+        for key, value in content.items()
+        if key not in known
+        for part in (value if isinstance(value, list) else [value])
+        if isinstance(part, Mapping)
+    }
+    if any(known & part.keys() for part in tables.values()):
+        raise RecipeError(
+            f"a recipe file is one recipe, whose keys stand at its top, and this one has recipes "
+            f"in the tables {', '.join(tables)}. Write each into a file of its own, which names it."
+        )
 
 
 def recipe_from(values: Mapping[str, Any]) -> Recipe:

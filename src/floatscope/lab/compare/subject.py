@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -20,9 +20,10 @@ from floatscope.lab.probe.subject import (
 from floatscope.lab.run.plan import RunPlan
 from floatscope.lab.run.train import batch_loss, initial_model
 from floatscope.lab.study.choose import choose
+from floatscope.lab.study.folder import STUDY, open_study
 from floatscope.lab.study.presets import PRESETS
 from floatscope.lab.text.corpus import check_length, encode
-from floatscope.recipes import recipe
+from floatscope.recipes import Recipe, recipe
 
 LARGEST_BATCH = 1 << 20
 LARGEST_SEED = 2**63 - 1
@@ -69,6 +70,24 @@ def subject_called(
     if batch_size is not None:
         raise StudyError(f"--batch does not go with {model}: its function gives the batch.")
     return _seeded(lambda: subject_of_factory(model), seed)
+
+
+def recipes_called(model: str, names: Sequence[str]) -> list[Recipe | str]:
+    """The names, with the definition in place of each that a study on disk has for its own.
+
+    Args:
+        model: the study's folder, or that of one of its runs; of anything else, all names stay.
+        names: of recipes or recipe files.
+
+    Raises:
+        StudyError: the study's record is damaged.
+    """
+    if model in PRESETS:
+        return [*names]
+    near = Path(model), Path(model).absolute().parent.parent
+    study = next((folder for folder in near if (folder / STUDY).is_file()), None)
+    own = {r.name: r for r in open_study(study).plan.own_recipes} if study is not None else {}
+    return [own.get(name, name) for name in names]
 
 
 def _of_plan(name: str, text: str | None, batch_size: int | None, seed: int | None) -> Subject:

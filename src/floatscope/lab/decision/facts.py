@@ -13,7 +13,7 @@ from floatscope.lab.run.plan import RunPlan
 from floatscope.lab.study.folder import StudyFolder
 from floatscope.lab.study.judgement import ArmJudgement
 from floatscope.lab.study.summary import Arm, Summary
-from floatscope.recipes import Recipe, recipe
+from floatscope.recipes import Recipe
 
 EARLY = "[0:100]"
 """Rows of the first hundred steps."""
@@ -25,6 +25,7 @@ class ArmFacts:
     """One recipe of a study."""
 
     name: str
+    recipe: Recipe
     arm: Arm
     judged: ArmJudgement | None
     """None for the baseline, and where there is no verdict at all."""
@@ -33,12 +34,12 @@ class ArmFacts:
 
     @property
     def needs_scaling(self) -> bool:
-        return recipe(self.name).loss_scaling is not None
+        return self.recipe.loss_scaling is not None
 
     @property
     def bits(self) -> int:
         """Of the widest operand in products of weights."""
-        return operand_bits(recipe(self.name))
+        return operand_bits(self.recipe)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +82,7 @@ def gather(folder: StudyFolder, summary: Summary) -> Facts:
         arms=tuple(
             ArmFacts(
                 name=arm.recipe,
+                recipe=folder.plan.recipe_called(arm.recipe),
                 arm=arm,
                 judged=judged.get(arm.recipe),
                 runs=tuple((p, path) for p, path in finished if p.recipe.name == arm.recipe),

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from floatscope.errors import StudyError
 from floatscope.lab.gpt_config import LARGEST, GPTConfig
 from floatscope.lab.identity import LATER, said
-from floatscope.recipes import Recipe, recipe
+from floatscope.recipes import CATALOGUE, Recipe, recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,14 +123,16 @@ class RunPlan:
         """The plan that `to_dict` wrote; the recipe must still mean the same.
 
         Raises:
-            RecipeError: no such recipe.
+            RecipeError: the recipe is not the catalogue's, and no recipe as this floatscope has
+                them.
             StudyError: the recipe of that name now has other constants.
         """
-        named = recipe(plan["recipe"]["name"])
-        if named.to_dict() != plan["recipe"]:
+        said = plan["recipe"]
+        named = recipe(said["name"]) if said["name"] in CATALOGUE else Recipe.from_dict(said)
+        if named.to_dict() != said:
             raise StudyError(
                 f"the recipe {named.name} has changed since this run was planned: "
-                f"{plan['recipe']} then, {named.to_dict()} now."
+                f"{said} then, {named.to_dict()} now."
             )
         return RunPlan(
             recipe=named,

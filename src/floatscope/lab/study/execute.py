@@ -20,12 +20,13 @@ from floatscope.lab.run.plan import RunPlan
 from floatscope.lab.run.records import JOURNAL
 from floatscope.lab.run.worker import Request, command, worker_environment
 from floatscope.lab.study.folder import StudyFolder, create, find
+from floatscope.lab.study.own import try_out
 from floatscope.lab.study.plan import WORLD, StudyPlan
 from floatscope.lab.study.progress import Display
 from floatscope.lab.study.trust import foreseen
 from floatscope.lab.text.corpus import Tokens, check_length, encode, read_text
 from floatscope.lab.text.world import world_text
-from floatscope.recipes import check_backend
+from floatscope.recipes import Recipe, check_backend
 
 POLL_SECONDS = 0.25
 
@@ -68,7 +69,7 @@ def execute(
         display: shows progress.
 
     Raises:
-        RecipeError: an unknown backend.
+        RecipeError: an unknown backend, or a recipe of the plan's own that cannot train its model.
         StudyError: the plan needs more memory than there is, `out` holds another plan, or a run
             failed; all other runs are kept.
         TextError: the text cannot be used.
@@ -78,7 +79,10 @@ def execute(
     check_memory(plan)
     with display.task("reading the text"):
         tokens, cache = prepare_text(plan)
-    find(out, plan, tokens.sha256)  # refuses before it touches anything
+    found = find(out, plan, tokens.sha256)  # refuses before it touches anything
+    if pending := _pending(plan, found):
+        with display.task(f"trying {', '.join(recipe.name for recipe in pending)}"):
+            try_out(pending, plan, backend)
     with owned(out, "the study in"):
         folder = find(out, plan, tokens.sha256) or create(out, plan, tokens.sha256)
         if reuse is not None:
@@ -104,6 +108,13 @@ def execute(
                         worker.require_success()
                         display.finished(worker.run)
     return folder
+
+
+def _pending(plan: StudyPlan, folder: StudyFolder | None) -> list[Recipe]:
+    """Recipes of the plan's own that have runs before them."""
+    runs = plan.runs() if plan.own_recipes else []
+    waiting = {run.recipe.name for run in runs if folder is None or not folder.is_finished(run)}
+    return [recipe for recipe in plan.own_recipes if recipe.name in waiting]
 
 
 def check_memory(plan: StudyPlan) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -210,12 +210,19 @@ def _differences(existing: StudyFolder, plan: StudyPlan, data_sha256: str) -> li
 
 def changes(before: StudyPlan, after: StudyPlan) -> list[str]:
     """What differs between two plans but for names, "margin was 0.01, now 0.02"."""
-    old, new = (_flat(plan.resolved().to_dict()) for plan in (before, after))
+    common = {r.name for r in before.own_recipes} & {r.name for r in after.own_recipes}
+    old, new = (_said(plan, common) for plan in (before, after))
     return [
         f"{key} was {old.get(key)}, now {new.get(key)}"
         for key in sorted(old | new)
         if key not in ("name", "text") and old.get(key) != new.get(key)
     ]
+
+
+def _said(plan: StudyPlan, recipes: Collection[str]) -> dict[str, Any]:
+    """What determines a plan, flat; of its own recipes those that are named, by name."""
+    own = {r.name: r.to_dict() for r in plan.own_recipes if r.name in recipes}
+    return _flat({**plan.resolved().to_dict(), "own_recipes": own})
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -7,11 +7,12 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
+from floatscope.errors import RecipeError, unknown
 from floatscope.lab.gpt_config import GPTConfig
 from floatscope.lab.run.plan import RunPlan, TrainConfig
 from floatscope.lab.study.question import Question
 from floatscope.lab.study.stress import Stress, under
-from floatscope.recipes import recipe
+from floatscope.recipes import CATALOGUE, Recipe
 
 FOUR_PRECISIONS = ("fp32", "bf16-mixed", "fp16-mixed", "fp16-mixed-unscaled")
 BASELINE = "fp32"
@@ -27,6 +28,9 @@ class StudyPlan:
 
     name: str
     recipes: tuple[str, ...] = FOUR_PRECISIONS
+    """Names, of the catalogue or of `own_recipes`."""
+    own_recipes: tuple[Recipe, ...] = ()
+    """The whole definitions of those that are not the catalogue's."""
     seeds: tuple[int, ...] = (1337, 1338, 1339)
     ulp_reruns: int = 3
     """Repetitions of the first seed in fp32 with every initial weight moved by at most one ulp:
@@ -52,8 +56,9 @@ class StudyPlan:
                 raise ValueError(f"{name} is empty; name at least one")
             if len(set(values)) < len(values):
                 raise ValueError(f"{name} names one twice: {', '.join(map(str, values))}")
+        self._check_own_recipes()
         for name in self.recipes:
-            recipe(name)
+            self.recipe_called(name)
         if any(not 0 <= seed < 2**63 for seed in self.seeds):
             raise ValueError("seeds must lie between 0 and 2**63 - 1")
         for name in ("ulp_reruns", "repeats"):
@@ -67,6 +72,25 @@ class StudyPlan:
                 f"{MAX_VOCAB}, not {self.model.vocab_size}"
             )
         self._check_question()
+
+    def _check_own_recipes(self) -> None:
+        names = [recipe.name for recipe in self.own_recipes]
+        for name in names:
+            if name in CATALOGUE or names.count(name) > 1:
+                raise ValueError(f"own_recipes: {name} is another recipe's name; give it its own")
+            if name not in self.recipes:
+                raise ValueError(f"own_recipes: {name} is not among the recipes")
+
+    def recipe_called(self, name: str) -> Recipe:
+        """The recipe of the catalogue or of the plan's own.
+
+        Raises:
+            RecipeError: neither has one of this name.
+        """
+        every = {**CATALOGUE, **{recipe.name: recipe for recipe in self.own_recipes}}
+        if name not in every:
+            raise RecipeError(unknown("recipe", str(name), [*every, "FILE.toml"]))
+        return every[name]
 
     def _check_question(self) -> None:
         question = self.question
@@ -121,7 +145,7 @@ class StudyPlan:
 
     def _run(self, name: str, seed: int) -> RunPlan:
         return RunPlan(
-            recipe=recipe(name),
+            recipe=self.recipe_called(name),
             seed=seed,
             model=self.model,
             train=self.train,

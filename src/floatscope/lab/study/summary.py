@@ -19,7 +19,7 @@ from floatscope.errors import StudyError
 from floatscope.lab.study.folder import StudyFolder
 from floatscope.lab.study.judge import judge
 from floatscope.lab.study.judgement import Judgement
-from floatscope.lab.study.plan import BASELINE
+from floatscope.lab.study.plan import BASELINE, StudyPlan
 from floatscope.lab.study.runs import RunSummary, StoredUpdates, mean, run_summary
 
 SIGMAS = 3.0
@@ -124,9 +124,15 @@ def summarize(folder: StudyFolder) -> Summary:
         seed_spread=seed_spread,
         rerun_floor=rerun_floor,
         runs=runs,
-        remarks=tuple(_remarks(runs)),
+        remarks=(*_own(folder.plan), *_remarks(runs)),
         judgement=judge(folder, runs),
     )
+
+
+def _own(plan: StudyPlan) -> list[str]:
+    """Which recipes no catalogue explains."""
+    own = plan.own_recipes
+    return [f"{one.name} is this study's own recipe: {one.summary or one.source}" for one in own]
 
 
 def _floor(name: str, runs: list[RunSummary]) -> Floor:

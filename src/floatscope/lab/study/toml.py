@@ -2,8 +2,10 @@
 
 A study file is TOML. Its keys are the fields of `StudyPlan`, with tables `[model]`, `[train]`,
 `[question]` and `[stress]`; `preset = "quick"`, `"novel"` and so on says where unnamed fields come
-from (novel, if absent). Instead of `recipes`, `train.precision` ("fp32", "bf16" or "fp16", or a
-list of them) and `train.loss_scaling` may name them.
+from (novel, if absent). Of `recipes`, each is a name, the TOML file of a recipe (its path starts
+from the study file's folder), or a table with the keys of such a file. Instead of `recipes`,
+`train.precision` ("fp32", "bf16" or "fp16", or a list of them) and `train.loss_scaling` may name
+them.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from floatscope.errors import FloatscopeError, StudyError, unknown
 from floatscope.lab.gpt_config import GPTConfig
 from floatscope.lab.run.plan import TrainConfig
+from floatscope.lab.study.own import OF_A_RECIPE, named
 from floatscope.lab.study.plan import StudyPlan
 from floatscope.lab.study.presets import PRESETS
 from floatscope.lab.study.question import Question
@@ -30,6 +33,8 @@ _T = TypeVar("_T")
 _TABLES: dict[str, type] = {
     "model": GPTConfig, "train": TrainConfig, "question": Question, "stress": Stress,
 }  # fmt: skip
+_MADE = ("own_recipes",)
+"""Fields that a study file has in other words."""
 _ALSO = {"": ("preset",), "train": ("precision", "loss_scaling")}
 
 
@@ -38,11 +43,11 @@ def read_study(path: Path) -> StudyPlan:
 
     Raises:
         StudyError: the file is missing, is not TOML, or has an unknown key or an unfit value.
-        RecipeError: it names an unknown recipe.
+        RecipeError: it names an unknown recipe, or a file or table that describes none.
     """
     content = _read(path)
     try:
-        return plan_from(content, name=path.stem)
+        return plan_from(content, name=path.stem, folder=path.parent)
     except FloatscopeError as error:
         raise type(error)(f"{path}: {error}") from None
 
@@ -74,13 +79,25 @@ def read_question(path: Path) -> Question:
         raise StudyError(f"{path}: {error}") from None
 
 
-def plan_from(content: Mapping[str, Any], name: str) -> StudyPlan:
-    """The plan that the keys of a study file describe; `name` unless they give one."""
+def plan_from(content: Mapping[str, Any], name: str, folder: Path = Path()) -> StudyPlan:
+    """The plan that the keys of a study file describe; `name` unless they give one.
+
+    Args:
+        content: the keys.
+        name: of the study.
+        folder: from which the paths of recipe files start.
+
+    Raises:
+        StudyError, RecipeError: as `read_study`.
+    """
     content = {k: dict(v) if isinstance(v, Mapping) else v for k, v in content.items()}
     _check_keys(content)
     base = _preset(content.pop("preset", "novel"))
     _name_recipes(content)
     merged: dict[str, Any] = {**asdict(base), "name": name, **content}
+    if "recipes" in content:
+        merged["recipes"], own = named(content["recipes"], beside=folder)
+        merged["own_recipes"] = [asdict(one) for one in own]
     for table in _TABLES:
         given = content.get(table, {})
         if not isinstance(given, dict):
@@ -121,12 +138,17 @@ def _preset(name: Any) -> StudyPlan:
 
 
 def _check_keys(content: Mapping[str, Any]) -> None:
+    if recipe_keys := [key for key in content if key in OF_A_RECIPE]:
+        raise StudyError(
+            f"{recipe_keys[0]} is a recipe's key, not a study's. A study takes a recipe file among "
+            'its recipes: recipes = ["fp32", "FILE.toml"], or --recipes fp32,FILE.toml.'
+        )
     levels = [("", StudyPlan, content)]
     levels += [
         (t, cls, content[t]) for t, cls in _TABLES.items() if isinstance(content.get(t), dict)
     ]
     for table, cls, given in levels:
-        known = [f.name for f in fields(cls)] + list(_ALSO.get(table, ()))
+        known = [f.name for f in fields(cls) if f.name not in _MADE] + list(_ALSO.get(table, ()))
         for key in given:
             if key not in known:
                 prefix = f"{table}." if table else ""

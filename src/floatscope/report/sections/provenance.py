@@ -50,6 +50,11 @@ def section(evidence: Evidence) -> Section:
 def _configuration(evidence: Evidence) -> Iterable[tuple[str, str]]:
     plan = evidence.study.plan
     yield "recipes", ", ".join(plan.recipes)
+    for own in plan.own_recipes:
+        yield (
+            f"recipe {own.name}",
+            "; ".join(f"{part}, {role}: {said}" for part, role, said in own.table()),
+        )
     yield "seeds", ", ".join(map(str, plan.seeds))
     yield "ulp_reruns", str(plan.ulp_reruns)
     yield "text", plan.text
@@ -79,8 +84,11 @@ def _shown(environment: Environment, key: str) -> str:
 def _commands(evidence: Evidence) -> list[str]:
     plan, folder = evidence.study.plan, evidence.place
     text = "" if plan.text == WORLD else f" --text {shlex.quote(plan.text)}"
+    # A preset and options do not say what a recipe of one's own was; the record does.
+    of_preset = f"{shlex.quote(plan.name)}{text} --out {folder}"
+    study = f"{folder}{text} --out again" if plan.own_recipes else of_preset
     return [
-        f"floatscope study run {shlex.quote(plan.name)}{text} --out {folder}",
+        f"floatscope study run {study}",
         f"floatscope probe {folder}{text}",
         f"floatscope report {folder} -o report.html",
     ]
