@@ -136,7 +136,7 @@ def _build(
 
 def _forward(workload: Workload, alive: Alive) -> None:
     assert alive.keeping is not None
-    with alive.keeping.products(alive.model, alive.backend):
+    with alive.keeping.products(alive.model, workload.backend):
         loss = workload.loss_of(alive.model, alive.batch)
     check_loss(loss)
     alive.loss = loss

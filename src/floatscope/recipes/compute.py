@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from floatscope.errors import RecipeError
 from floatscope.recipes.backend import DTYPES, choose_backend
 from floatscope.recipes.emulation import Emulation, Executor
+from floatscope.recipes.native_fp8 import uses_units
 from floatscope.recipes.quantized import QuantizedProducts
 from floatscope.recipes.recipe import Recipe
 from floatscope.recipes.report import Memory, Report
@@ -36,7 +37,7 @@ def compute(
     Args:
         recipe: what to compute in which format.
         model: any module; its parameters are the weights.
-        backend: "auto", "native" or "emulated", for 16-bit products.
+        backend: "auto", "native" or "emulated", for 16-bit products and, on CUDA, for those of fp8.
         memory: what quantization remembers from step to step; by default each entry is a step.
 
     Yields:
@@ -46,7 +47,8 @@ def compute(
     Raises:
         RecipeError: another recipe is being computed; a parameter has 16 bits where products are
             fp32; the model is compiled and the backend would be emulated (a compiled graph
-            bypasses emulation); or the backend does not exist on the model's device.
+            bypasses emulation); or the backend does not exist on the model's device, or has no
+            fp8 units there.
     """
     _refuse_nested()
     device = device_of(model)
@@ -63,7 +65,10 @@ def compute(
     report, quantized = Report(), None
     if operands is not None:
         roles = Roles(model, recipe.kept)
-        quantized = QuantizedProducts(operands, roles, memory or _memory_of(model), report)
+        by_units = uses_units(recipe, device, backend)
+        quantized = QuantizedProducts(
+            operands, roles, memory or _memory_of(model), report, by_units=by_units
+        )
     emulation = Emulation(dtype, report, quantized, emulates=not is_native)
     # A custom autograd function may make the last node, which no torch function then returns.
     handle = model.register_forward_hook(lambda _module, _inputs, outputs: emulation.mark(outputs))

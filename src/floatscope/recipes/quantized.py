@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 
 from floatscope.errors import RecipeError
 from floatscope.formats import BlockFormat
-from floatscope.recipes import convolution
+from floatscope.recipes import convolution, native_fp8
 from floatscope.recipes.formats_of import Operand, Operands, ProductName, RoleName
 from floatscope.recipes.hadamard import turned
 from floatscope.recipes.multiply import multiply
@@ -55,11 +55,20 @@ class QuantizedProducts:
         roles: the model's marks.
         memory: what is remembered from step to step.
         report: has what is converted and left added to it.
+        by_units: whether the device's fp8 units multiply what they can (`native_fp8.py`).
     """
 
-    def __init__(self, operands: Operands, roles: Roles, memory: Memory, report: Report) -> None:
+    def __init__(
+        self,
+        operands: Operands,
+        roles: Roles,
+        memory: Memory,
+        report: Report,
+        *,
+        by_units: bool = False,
+    ) -> None:
         self.operands, self.roles, self.memory = operands, roles, memory
-        self.report = report
+        self.report, self.by_units = report, by_units
         self._weights: dict[tuple[Any, ...], tuple[int, Quantized]] = {}
         self._calls: Counter[tuple[str, str, str]] = Counter()
         self._last: tuple[Any, Tensor, Quantized] | None = None
@@ -145,13 +154,16 @@ class QuantizedProducts:
         one, other = (self.operands.of(product, role) for role in (role_left, role_right))
         if is_uneven(one, left.shape[-2:]) or is_uneven(other, right.mT.shape[-2:]):
             self.report.padded[weight.name, product] += 1
-        return multiply(
-            self._quantized(left, product, role_left, weight, -1),
-            self._quantized(right, product, role_right, weight, -2),
-            self.operands.accumulator,
-            left.dtype,
-            added,
-        )
+        a = self._quantized(left, product, role_left, weight, -1)
+        b = self._quantized(right, product, role_right, weight, -2)
+        accumulator, dtype = self.operands.accumulator, left.dtype
+        if self.by_units:
+            why = native_fp8.why_left(a, b, (one, other), accumulator, dtype, added)
+            if not why:
+                self.report.native[weight.name, product] += 1
+                return native_fp8.multiply_by_units(a, b, (one, other), dtype, added)
+            self.report.not_native[why] += 1
+        return multiply(a, b, accumulator, dtype, added)
 
     def _convolution(self, args: tuple[Any, ...]) -> Any:
         x, weight, bias, stride, padding, dilation, transposed, _, groups = args

@@ -25,6 +25,10 @@ class Report:
     padded: Counter[tuple[str, ProductName]] = field(default_factory=Counter)
     """Of these, how many have an operand that its blocks do not divide: the last block is shorter,
     as if it were padded with zeros."""
+    native: Counter[tuple[str, ProductName]] = field(default_factory=Counter)
+    """Of these, how many the device's fp8 units multiplied; the others were emulated."""
+    not_native: Counter[str] = field(default_factory=Counter)
+    """On a device with such units, why products of these were left to emulation."""
     kept: dict[str, str] = field(default_factory=dict)
     """Weights whose products were left alone, and why."""
     without_weight: int = 0
@@ -40,6 +44,8 @@ class Report:
         """Add what was done to another part of the same step, such as a micro-batch."""
         self.converted += other.converted
         self.padded += other.padded
+        self.native += other.native
+        self.not_native += other.not_native
         self.kept = {**other.kept, **self.kept}
         self.without_weight += other.without_weight
         self.emulated += other.emulated

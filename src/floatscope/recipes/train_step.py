@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from floatscope.errors import RecipeError
-from floatscope.recipes.backend import Backend, choose_backend
 from floatscope.recipes.catalogue import recipe as recipe_called
 from floatscope.recipes.checks import (
     check_converted,
@@ -29,6 +28,7 @@ from floatscope.recipes.compute import compute, device_of
 from floatscope.recipes.formats_of import Stored
 from floatscope.recipes.loss_scaling import LossScaler
 from floatscope.recipes.movement import StoredUpdate
+from floatscope.recipes.native_fp8 import backend_in_words
 from floatscope.recipes.optimizers import OneOrTogether, Optimizers, as_one, each_of, held_by
 from floatscope.recipes.recipe import Recipe
 from floatscope.recipes.report import Memory, Report
@@ -69,7 +69,7 @@ class TrainStep:
             counted, clipped (by one norm) and updated; all step or none does.
         recipe: what to compute in which format, or its name.
         clip_norm: largest 2-norm of the gradient, applied after unscaling; None does not clip.
-        backend: "auto", "native" or "emulated" (see `choose_backend`).
+        backend: "auto", "native" or "emulated" (see `choose_backend` and `uses_units`).
         seed: of everything that the recipe rounds stochastically.
         must_convert: whether the first step refuses a recipe whose operands it had no use for.
 
@@ -97,7 +97,9 @@ class TrainStep:
         self._must_convert = must_convert
         stored = self.recipe.stored
         check_trainable(model, self.optimizer, clip_norm, stored.weights)
-        self.backend: Backend = choose_backend(self.recipe, device_of(model), backend)
+        self._requested = backend
+        self.backend = backend_in_words(self.recipe, device_of(model), backend)
+        """Who computes, as records say it."""
         self._scaler = LossScaler(self.recipe.loss_scaling, device_of(model))
         self._memory = Memory(seed=seed)
         self._storage: Storage | None = None
@@ -164,7 +166,7 @@ class TrainStep:
         self._memory.step += 1
         losses, whole = [], None
         for self._memory.micro_step, loss_of in enumerate(parts):
-            with compute(self.recipe, self.model, self.backend, self._memory) as report:
+            with compute(self.recipe, self.model, self._requested, self._memory) as report:
                 loss = loss_of(self.model)
             check_loss(loss)
             mean = loss / len(parts) if len(parts) > 1 else loss
@@ -196,7 +198,7 @@ class TrainStep:
     @torch.no_grad()
     def evaluate(self, loss_of: Callable[[nn.Module], Tensor]) -> float:
         """The loss, computed as the recipe computes it, without gradients or update."""
-        with compute(self.recipe, self.model, self.backend):
+        with compute(self.recipe, self.model, self._requested):
             return loss_of(self.model).item()
 
     def state_dict(self) -> dict[str, Any]:
