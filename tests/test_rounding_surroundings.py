@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -14,9 +15,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from floatscope.rounding import block_round, denormals, encode_to, round_to
+from floatscope.rounding import block_round, denormals, encode_to, round_to, threads
+from floatscope.rounding.openmp import run_on_team
 
-SIZE = 3_000_000  # enough for several pieces, so that the thread pool takes part
+SIZE = 3_000_000  # enough for several pieces, so that several threads take part
 
 
 def numbers(seed: int) -> Tensor:
@@ -64,7 +66,7 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("two_threads")
 def test_forked_data_loader_workers() -> None:
-    """The parent has used the thread pool; its children have the pool without the threads."""
+    """The parent has used several threads, which its children do not have."""
     expected = [everything(index) for index in range(4)]
     loader = DataLoader(Rounded(), batch_size=None, num_workers=2, multiprocessing_context="fork")
     for index, results in enumerate(loader):
@@ -93,12 +95,46 @@ def test_concurrent_threads() -> None:
     def work(seed: int) -> None:
         right[seed] = all(same(everything(seed), expected[seed]) for _ in range(3))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    workers = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
     assert right == [True] * 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Torch brings GNU's OpenMP on Linux")
+def test_the_threads_are_those_of_torch() -> None:
+    seen: set[int] = set()
+    both = threading.Barrier(2, timeout=30)
+
+    def work() -> None:
+        both.wait()
+        seen.add(threading.get_native_id())
+
+    for _ in range(3):
+        assert run_on_team(work, 2)
+    assert len(seen) == 2  # every time the same
+    assert threading.get_native_id() in seen
+
+
+@pytest.mark.parametrize("team", [True, False])
+@pytest.mark.usefixtures("two_threads")
+def test_a_task_that_raises(team: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not team:
+        monkeypatch.setattr(threads, "run_on_team", lambda *_: False)
+    done: list[int] = []
+
+    def task(start: int, stop: int, counts: threads.Counts) -> None:
+        if start == 30:
+            raise KeyboardInterrupt
+        counts[0] += stop - start
+        done.append(start)
+
+    with pytest.raises(KeyboardInterrupt):
+        threads.spread(task, 100, 1, piece=10)
+    assert len(done) <= 9
+    assert threads.spread(lambda a, b, counts: task(a + 31, b + 31, counts), 100, 1, 10) == 100
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
-"""Kernels side by side on a thread pool.
+"""Kernels side by side on several threads.
 
 The kernels release the interpreter lock, so plain threads suffice: Numba's own layers either kill
-forked workers or abort when two threads call at once. Pieces are handed out as threads come free,
-because the other core may be busy: PyTorch's own threads spin for a while after each operation.
+forked workers or abort when two threads call at once. Torch's threads are the best, because no
+others have to share their cores; elsewhere it is a thread pool. Pieces are handed out as threads
+come free, because another core may be busy.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from floatscope.rounding import denormals
+from floatscope.rounding.openmp import run_on_team
 
 PIECE = 1 << 20
 """Elements a thread takes at a time."""
@@ -31,7 +33,7 @@ def spread(task: Task, size: int, num_counts: int, piece: int = PIECE) -> Counts
     """Call task(start, stop, counts) for all pieces of range(size), and add up the counts.
 
     Long ranges are shared by as many threads as Torch uses. Every thread computes with subnormal
-    numbers. If a task raises, so does this, after the other threads have finished.
+    numbers. If a task raises, so does this, after the other threads have done the rest.
     """
     if size <= piece:
         counts = np.zeros(num_counts, np.int64)
@@ -40,21 +42,30 @@ def spread(task: Task, size: int, num_counts: int, piece: int = PIECE) -> Counts
                 task(0, size, counts)
         return counts
     pieces = iter(range(0, size, piece))  # next() on it is atomic under the interpreter lock
+    found: list[Counts] = []
+    raised: list[BaseException] = []
 
-    def work() -> Counts:
+    def work() -> None:
         counts = np.zeros(num_counts, np.int64)
-        with denormals.kept() if denormals.are_flushed() else NOTHING:
-            for start in pieces:
-                task(start, min(start + piece, size), counts)
-        return counts
+        try:
+            with denormals.kept() if denormals.are_flushed() else NOTHING:
+                for start in pieces:
+                    task(start, min(start + piece, size), counts)
+        except BaseException as error:
+            raised.append(error)
+        found.append(counts)
 
-    num_helpers = min(torch.get_num_threads(), -(-size // piece)) - 1
-    helpers = [_threads(num_helpers).submit(work) for _ in range(num_helpers)]
-    try:
-        counts = work()
-    finally:
-        others = [helper.result() for helper in helpers]
-    return sum(others, counts)
+    num_threads = min(torch.get_num_threads(), -(-size // piece))
+    if num_threads == 1:
+        work()
+    elif not run_on_team(work, num_threads):
+        helpers = [_threads(num_threads - 1).submit(work) for _ in range(num_threads - 1)]
+        work()
+        for helper in helpers:
+            helper.result()
+    if raised:
+        raise raised[0]
+    return sum(found, np.zeros(num_counts, np.int64))
 
 
 def _threads(wanted: int) -> ThreadPoolExecutor:
