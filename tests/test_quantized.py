@@ -373,6 +373,48 @@ def test_a_gradient_is_quantized_once_for_its_two_products(monkeypatch: Any) -> 
     assert len(asked) == 5  # the input and the weight twice each, along either dimension
 
 
+@pytest.mark.parametrize("form", ["mxfp8-e4m3", "fp8-tensor", "nvfp4"])
+def test_an_activation_is_quantized_once_for_the_layers_it_enters(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Autocast makes a copy of it for each, and its gradients' products come back to them."""
+    layers = nn.ModuleList(nn.Linear(32, 48, bias=False) for _ in range(3))
+    x, recipe = torch.randn(64, 32), everywhere(alike(form))
+
+    def loss_of(given: list[Tensor]) -> Tensor:
+        outputs = (layer(one).float() for layer, one in zip(layers, given, strict=True))
+        return torch.stack([output.square().sum() for output in outputs]).sum()
+
+    apart, _ = run(recipe, layers, lambda: loss_of([x.clone() for _ in layers]))
+    asked: list[int] = []
+
+    def counted(given: Tensor, operand: Operand, axis: int, *rest: Any) -> Quantized:
+        if operand.format == form and 64 in given.shape and 32 in given.shape:
+            asked.append(axis)
+        return quantize(given, operand, axis, *rest)
+
+    monkeypatch.setattr("floatscope.recipes.quantized.quantize", counted)
+    together, _ = run(recipe, layers, lambda: loss_of([x, x, x]))
+    assert len(asked) == 2  # along either dimension
+    for name, gradient in together.items():
+        assert torch.equal(gradient, apart[name])
+
+
+def test_what_was_changed_is_quantized_again() -> None:
+    layer, x = nn.Linear(32, 48, bias=False), torch.randn(64, 32)
+    with torch.no_grad(), compute(everywhere(alike("mxfp8-e4m3")), layer):
+        one = layer(x)
+        assert torch.equal(layer(x), one)
+        half, quarter = x.bfloat16(), x.bfloat16()
+        assert torch.equal(layer(half), one)
+        quarter.mul_(0.25)
+        assert torch.equal(layer(quarter), one * 0.25)  # a power of two
+        assert torch.equal(layer(half), one)
+        x.mul_(0.5)
+        assert torch.equal(layer(x), one * 0.5)
+        assert torch.equal(layer(x[:32]), one[:32] * 0.5)
+
+
 def test_delayed_scales_come_from_the_steps_before() -> None:
     operand = Operand(format="fp8-tensor", history=2)
     recipe = everywhere(Operands(activation=operand, weight=operand, gradient=operand))

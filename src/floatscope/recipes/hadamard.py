@@ -15,6 +15,7 @@ from torch import Tensor
 from floatscope.rounding import StochasticKey
 from floatscope.rounding.on_cpu import bits_of
 from floatscope.rounding.outputs import has_values
+from floatscope.rounding.pages import fresh
 from floatscope.rounding.random_bits import random_bits
 from floatscope.rounding.threads import spread
 
@@ -45,7 +46,8 @@ def _by_kernel(memory: Tensor, size: int, seed: int, is_transposed: bool) -> Ten
     from floatscope.recipes.kernels.numba_hadamard import turn_rows
 
     rows, columns = memory.shape
-    out = torch.empty((columns, rows) if is_transposed else (rows, columns))
+    shape = torch.Size((columns, rows) if is_transposed else (rows, columns))
+    out = fresh(shape, torch.float32, memory.device)
     if not has_values(memory):
         return out
     given, target = bits_of(memory).reshape(-1), out.view(-1).numpy()

@@ -16,7 +16,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from torch._C import _autograd  # type: ignore[attr-defined]
-from torch._C._functorch import is_functorch_wrapped_tensor
+
+from floatscope.recipes.marks import memory_of
 
 _BEGUN = "floatscope.begun"
 _CHECKPOINT = "CheckpointFunctionBackward"
@@ -65,13 +66,6 @@ def flow_of(tensor: Tensor) -> Literal["as it is", "transposed", "unclear"] | No
     if direct == turned:
         return "unclear"
     return "as it is" if direct else "transposed"
-
-
-def memory_of(tensor: Tensor) -> int | None:
-    """What names the memory of a tensor, shared by its views; None if it has none of its own."""
-    if tensor.layout is not torch.strided or is_functorch_wrapped_tensor(tensor):
-        return None
-    return tensor.untyped_storage()._cdata
 
 
 def _saving() -> Any:

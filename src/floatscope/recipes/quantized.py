@@ -8,8 +8,8 @@ attention's among them, are left to it; a product of a weight that cannot be tak
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import replace
+from collections import Counter, defaultdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,16 +17,17 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from floatscope.errors import RecipeError
-from floatscope.formats import BlockFormat
 from floatscope.recipes import convolution, native_fp8
 from floatscope.recipes.formats_of import Operand, Operands, ProductName, RoleName
 from floatscope.recipes.hadamard import turned
+from floatscope.recipes.marks import memory_of, version_of
 from floatscope.recipes.multiply import multiply
 from floatscope.recipes.operations import Kind, is_attention, tensors_in
-from floatscope.recipes.passes import is_backward, memory_of
+from floatscope.recipes.passes import is_backward
 from floatscope.recipes.quantize import Quantized, is_uneven, quantize
+from floatscope.recipes.recent import Copies, Recent, is_repeatable
 from floatscope.recipes.report import Memory, Report
-from floatscope.recipes.roles import Roles, Weight, version_of
+from floatscope.recipes.roles import Roles, Weight
 from floatscope.recipes.which import Found, in_backward, in_forward
 from floatscope.rounding import StochasticKey
 
@@ -71,7 +72,10 @@ class QuantizedProducts:
         self.report, self.by_units = report, by_units
         self._weights: dict[tuple[Any, ...], tuple[int, Quantized]] = {}
         self._calls: Counter[tuple[str, str, str]] = Counter()
-        self._last: tuple[Any, Tensor, Quantized] | None = None
+        self._copies = Copies()
+        self._recent: defaultdict[tuple[RoleName, str], Recent] = defaultdict(
+            partial(Recent, self._copies)
+        )
 
     def begin(self) -> None:
         """Refuse an autograd node whose products could not be told apart.
@@ -96,6 +100,7 @@ class QuantizedProducts:
         if func in CASTS:
             result = func(*args, **kwargs)
             self.roles.follow(args[0], result)
+            self._copies.follow(args[0], result)
             return result
         if func is aten.convolution.default:
             return self._convolution(args)
@@ -243,18 +248,13 @@ class QuantizedProducts:
         self, x: Tensor, product: ProductName, role: RoleName, weight: Weight, axis: int
     ) -> Quantized:
         operand = self.operands.of(product, role)
-        if role != "gradient" or not _is_shapeless(operand):
+        recent = self._recent[role, "" if role == "gradient" else product]
+        if role == "weight" or not is_repeatable(operand):
             return self._quantize(x, operand, product, role, weight, axis)
-        # The gradient's two products follow one another.
-        place = memory_of(x), x.storage_offset(), version_of(x), operand
-        if self._last is not None and self._last[0] == place:
-            _, given, quantized = self._last
-            if x.shape == given.shape and x.stride() == given.stride():
-                return quantized
-            if x.shape == given.mT.shape and x.stride() == given.mT.stride():
-                return replace(quantized, values=quantized.values.mT)
-        quantized = self._quantize(x, operand, product, role, weight, axis)
-        self._last = place, x, quantized
+        quantized = recent.find(x, operand, axis)
+        if quantized is None:
+            quantized = self._quantize(x, operand, product, role, weight, axis)
+            recent.keep(x, operand, axis, quantized)
         return quantized
 
     def _quantize(
@@ -266,6 +266,7 @@ class QuantizedProducts:
         weight: Weight,
         axis: int,
     ) -> Quantized:
+        x = x.detach()  # what is kept must not keep the graph
         if operand.hadamard:
             x = turned(x, operand.hadamard, axis, self.memory.seed)
         amax = None
@@ -292,14 +293,6 @@ class QuantizedProducts:
             role=f"{product}/{role}",
             call=call,
         ).value()
-
-
-def _is_shapeless(operand: Operand) -> bool:
-    """Whether an operand's values do not depend on the dimension that is contracted."""
-    form = operand.form
-    is_whole = not isinstance(form, BlockFormat) or (operand.block or form.block) == "tensor"
-    plain = operand.rounding == "nearest-even" and not operand.history and not operand.hadamard
-    return is_whole and plain
 
 
 def _is_outer() -> bool:

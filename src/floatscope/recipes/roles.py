@@ -16,29 +16,25 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from floatscope.errors import RecipeError
 from floatscope.recipes.formats_of import Kept
 from floatscope.recipes.keeping_out import kept_weights
-from floatscope.recipes.passes import memory_of
+from floatscope.recipes.marks import Marks, memory_of, version_of
 
 DERIVED = "(derived)"
 """The name of a weight that is no parameter, but computed from some."""
 
 _WEIGHT = "floatscope.weight"
-_FEW = 64
 _VIEWS = re.compile(
     r"(T|Transpose|Permute|View|UnsafeView|ReshapeAlias|Expand|Alias|ToCopy|Clone|Slice|Select|"
     r"Split|SplitWithSizes|Unbind|Squeeze|Unsqueeze|AsStrided|Detach)Backward\d+"
 )
 """Autograd nodes of views, casts and clones: what a mark follows."""
-
-Mark = TypeVar("Mark")
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,33 +64,6 @@ class _Place:
     """Of the copy when it was made: what is changed later is no copy."""
 
 
-class _Marks(Generic[Mark]):
-    """What is known of tensors, by their memory, as long as that lives."""
-
-    def __init__(self) -> None:
-        self._by_memory: dict[int | None, tuple[StorageWeakRef, list[Mark]]] = {}
-        self._room = _FEW
-
-    def of(self, tensor: Tensor) -> list[Mark]:
-        found = self._by_memory.get(memory_of(tensor))
-        return [] if found is None or found[0].expired() else found[1]
-
-    def add(self, tensor: Tensor, mark: Mark) -> None:
-        reference = StorageWeakRef(tensor.untyped_storage())
-        found = self._by_memory.get(reference.cdata)
-        if found is None or found[0].expired():
-            self._by_memory[reference.cdata] = (reference, [mark])
-            if len(self._by_memory) > self._room:
-                self.purge()
-        elif mark not in found[1]:
-            found[1].append(mark)
-
-    def purge(self) -> None:
-        """Forget memory that is gone; done by itself when the number of marks has doubled."""
-        alive = {k: v for k, v in self._by_memory.items() if not v[0].expired()}
-        self._by_memory, self._room = alive, max(2 * len(alive), _FEW)
-
-
 class Roles:
     """The marks of one model.
 
@@ -103,8 +72,8 @@ class Roles:
     """
 
     def __init__(self, model: nn.Module, kept: Kept) -> None:
-        self._places: _Marks[_Place] = _Marks()
-        self._activations: _Marks[Weight] = _Marks()
+        self._places: Marks[_Place] = Marks()
+        self._activations: Marks[Weight] = Marks()
         self._multiplied: set[Weight] = set()
         reasons = kept_weights(model, kept)
         for name, parameter in model.named_parameters():
@@ -207,8 +176,3 @@ class Roles:
                 self._place_copy(tensor, weight, view)
                 return True
         return False
-
-
-def version_of(tensor: Tensor) -> int:
-    """How often a tensor was changed in place; 0 where Torch does not count."""
-    return 0 if tensor.is_inference() else tensor._version

@@ -76,7 +76,8 @@ class _Strips:
         self.divides = form.rule is ScaleRule.AMAX_DIVIDE
         self.element = _facts(form.element)
         self.grid = grid_of(cast.form, cast.rules, 32)
-        self.plain = plain and not self.chance and _has_anchor(self.grid)
+        is_fast = _has_steps(self.grid, cast) if self.chance else _has_anchor(self.grid)
+        self.plain = plain and is_fast and not (self.chance and self.divides)
         self.apart = apart
         self.key, self.spare = np.uint64(cast.key), np.uint32(cast.spare)
 
@@ -155,6 +156,14 @@ def _has_anchor(grid: NDArray[np.uint64]) -> bool:
     """Whether `_plain` of `numba_blocks.py` serves a format: see `_anchored` in numba_elements."""
     drop, top, is_integer = (int(grid[INDEX[n]]) for n in ("drop", "largest", "integer"))
     return (2 <= drop < 23 or bool(is_integer)) and (top >> 23) + drop < 255
+
+
+def _has_steps(grid: NDArray[np.uint64], cast: Cast) -> bool:
+    """Whether `random_row` of `numba_plain.py` serves it: see `stochastic` in numba_chance.py."""
+    drop, normal = (int(grid[INDEX[n]]) for n in ("drop", "normal"))
+    return (
+        not cast.spare and bool(grid[INDEX["negative_zero"]]) and (normal >> 23) + drop > 23 > drop
+    )
 
 
 @cache

@@ -13,7 +13,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-LARGE = 8 << 20
+LARGE = 4 << 20
 """Bytes from which it is worth asking."""
 HUGE_PAGE = 2 << 20
 MADV_HUGEPAGE = 14  # linux/mman.h

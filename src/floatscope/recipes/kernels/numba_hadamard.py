@@ -32,8 +32,9 @@ def load(x, first, room, at, sign, wanted):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def butterfly(x, out, a, b):
-    """Rows a and b of x, added and subtracted."""
+def by_two(x, out, a, step):
+    """Rows a and a + step, added and subtracted."""
+    b = a + step
     for c in range(C):
         out[u64(a + c)] = f32(x[u64(a + c)] + x[u64(b + c)])
     for c in range(C):
@@ -41,15 +42,31 @@ def butterfly(x, out, a, b):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def by_four(x, out, a, step):
+    """Two steps at once: rows a and a + step, a + 2 step and a + 3 step, and those by twos."""
+    b, c, d = a + step, a + 2 * step, a + 3 * step
+    for i in range(C):
+        s, t = x[u64(a + i)], x[u64(b + i)]
+        u, v = x[u64(c + i)], x[u64(d + i)]
+        s, t, u, v = f32(s + t), f32(s - t), f32(u + v), f32(u - v)
+        out[u64(a + i)], out[u64(b + i)] = f32(s + u), f32(t + v)
+        out[u64(c + i)], out[u64(d + i)] = f32(s - u), f32(t - v)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def butterflies(x, other, size):
     """Sylvester's transform of the rows of x: those 1, 2, 4, ... apart; in x or in `other`."""
     step = 1
     while step < size:
+        at_once = 2 if 2 * step < size else 1  # steps
         for i in range(size):
-            if i & step == 0:
-                butterfly(x, other, i * C, (i + step) * C)
+            if i & (step << at_once) - step == 0:
+                if at_once == 2:
+                    by_four(x, other, i * C, step * C)
+                else:
+                    by_two(x, other, i * C, step * C)
         x, other = other, x
-        step *= 2
+        step <<= at_once
     return x
 
 

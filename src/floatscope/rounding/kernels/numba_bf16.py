@@ -118,7 +118,7 @@ def _strips(widens: bool, narrows: bool, revision: int) -> Any:
 
 
 _SPANS = checksum(numba_elements) + checksum(numba_chance) + checksum(numba_nearest)
-_STRIPS = checksum(numba_blocks) + checksum(numba_scales) + checksum(numba_plain)
+_STRIPS = sum(map(checksum, (numba_blocks, numba_scales, numba_plain, numba_chance)))
 
 SPANS = {
     (widens, narrows): _spans(widens, narrows, _SPANS)

@@ -22,7 +22,7 @@ import numpy as np
 from numba import njit
 
 from floatscope.rounding.grid import INDEX
-from floatscope.rounding.kernels import checksum, numba_plain, numba_scales
+from floatscope.rounding.kernels import checksum, numba_chance, numba_plain, numba_scales
 from floatscope.rounding.kernels.numba_bits import (
     as_bits,
     as_float,
@@ -33,8 +33,14 @@ from floatscope.rounding.kernels.numba_bits import (
     shift_right,
     words,
 )
-from floatscope.rounding.kernels.numba_plain import past_row, plain_row
-from floatscope.rounding.kernels.numba_scales import AMAX_DIVIDE, NVFP4, scale_blocks
+from floatscope.rounding.kernels.numba_plain import (
+    LINES,
+    past_row,
+    plain_columns,
+    plain_row,
+    random_row,
+)
+from floatscope.rounding.kernels.numba_scales import AMAX_DIVIDE, scale_blocks
 from floatscope.rounding.receipt import NUM_COUNTS
 
 SEGMENT, LONG_SEGMENT = 2048, 4096
@@ -75,13 +81,23 @@ def amax_by_halves(x, amax, width, room):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def amax_columns(x, first, rows, columns, stride, amax):
+    """amax[c] = the largest magnitude of column c of so many rows, or of what it held before."""
+    whole = columns // LINES * LINES
+    for start in range(first, first + rows * stride, stride):
+        for line in range(0, whole, LINES):
+            for j in range(LINES):
+                c = u64(line + j)
+                amax[c] = max(amax[c], u32(x[u64(start + line + j)] & MAGNITUDE))
+        for c in range(whole, columns):
+            amax[c] = max(amax[c], u32(x[u64(start + c)] & MAGNITUDE))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def amax_row(x, amax, width, room):
     """amax[b] = the largest magnitude of block b of a row, or of what it held before."""
     whole = x.size // width
-    if width == 1:
-        for i in range(x.size):
-            amax[i] = max(amax[i], u32(x[i] & MAGNITUDE))
-    elif width < 128 and width & (width - 1) == 0:
+    if width < 128 and width & (width - 1) == 0:
         amax_by_halves(x[: whole * width], amax, width, room)
     else:
         for b in range(whole):
@@ -91,6 +107,16 @@ def amax_row(x, amax, width, room):
             amax[b] = largest
     for i in range(whole * width, x.size):
         amax[whole] = max(amax[whole], u32(x[i] & MAGNITUDE))
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def amax_strip(x, first, rows, columns, stride, width, amax, room):
+    """The same for a segment of a strip: so many rows, `stride` apart, and columns of them."""
+    if width == 1:
+        amax_columns(x, first, rows, columns, stride, amax)
+    else:
+        for start in range(first, first + rows * stride, stride):
+            amax_row(x[start : start + columns], amax, width, room)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -217,7 +243,9 @@ def _round_row(revision: int) -> Any:
     ):  # fmt: skip
         """Round a segment's part of a row; `room` is space for the factors of elements."""
         done = 0
-        if plain and stream and revision > 0:
+        if plain and chance:
+            done = random_row(x, out, encode, scale, width, ahead, g, index, key)
+        elif plain and stream and revision > 0:
             done = past_row(x, out, encode, scale, width, ahead, g)
         elif plain:
             done = plain_row(x, out, encode, scale, width, divide, ahead, g)
@@ -249,8 +277,8 @@ def _round_strips(revision: int) -> Any:
         x and out are matrices of bits, flat, and may be the same; `stored`, flat too, receives the
         stored scales. `element` is (top octave, fraction bits, largest value). `amax_before` is
         every block's amax, if it is known and not zero. `apart`: leave fp32 scales out of the
-        values. `offset` is the logical index of x[0]. `plain`: to nearest, uncounted; `stream`:
-        that past the caches, for rows of aligned lines and a width that `past_row` has.
+        values. `offset` is the logical index of x[0]. `plain`: uncounted; `stream`: that, to
+        nearest, past the caches, for rows of aligned lines and a width that `past_row` has.
         """
         rows, divide = x.size // columns, rule == AMAX_DIVIDE and revision > 0
         segment = LONG_SEGMENT if height == 1 else SEGMENT
@@ -261,29 +289,32 @@ def _round_strips(revision: int) -> Any:
         room, halves = np.empty((2, segment), np.float32), np.empty((2, segment), np.uint32)
         per_strip = (columns + width - 1) // width
         for top in range(0, rows, height):
-            bottom = min(top + height, rows)
+            down = min(height, rows - top)
             for left in range(0, columns, segment):
-                right = min(left + segment, columns)
-                first, blocks = left // width, (right - left + width - 1) // width
+                at, across = top * columns + left, min(segment, columns - left)
+                first, blocks = left // width, (across + width - 1) // width
                 amax[:] = amax_before
-                for row in range(top, bottom if amax_before == NONE else top):
-                    amax_row(x[row * columns + left : row * columns + right], amax, width, halves)
+                if amax_before == NONE:
+                    amax_strip(x, at, down, across, columns, width, amax, halves)
                 kept = stored[top // height * per_strip + first :][:blocks]
-                scale_blocks(amax[:blocks], rule, encode, scale, kept, element, tensor_encode)
-                if apart:
-                    scale[:blocks] = kept if rule == NVFP4 else np.ones(blocks, np.float32)
-                ahead = segment if right < columns else height * columns - left
-                for row in range(top, bottom):
-                    start, stop = row * columns + left, row * columns + right
-                    xs, ys, at = x[start:stop], out[start:stop], u64(offset + u64(start))
+                found = amax[:blocks]
+                scale_blocks(found, rule, encode, scale, kept, element, tensor_encode, apart)
+                ahead = segment if left + across < columns else height * columns - left
+                if plain and width == 1 and not chance:
+                    plain_columns(
+                        x, out, at, down, across, columns, encode, scale, divide, stream, ahead, g,
+                    )  # fmt: skip
+                    continue
+                for start in range(at, at + down * columns, columns):
+                    xs, ys = x[start : start + across], out[start : start + across]
                     round_row(
-                        xs, ys, encode, scale, width, divide, plain, stream, chance, ahead, g, at,
-                        key, spare, room, counts,
+                        xs, ys, encode, scale, width, divide, plain, stream, chance, ahead, g,
+                        u64(offset + u64(start)), key, spare, room, counts,
                     )  # fmt: skip
 
     return round_strips
 
 
-_REVISION = checksum(numba_scales) + checksum(numba_plain)
+_REVISION = checksum(numba_scales) + checksum(numba_plain) + checksum(numba_chance)
 round_row = _round_row(_REVISION)
 round_strips = _round_strips(_REVISION)

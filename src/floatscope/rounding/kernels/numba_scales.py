@@ -90,8 +90,8 @@ by_floor, by_ceil, by_even, by_rceil, by_amax, by_division, by_nvfp4 = map(_scal
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def scale_blocks(amax, rule, encode, scale, stored, element, tensor_encode):
-    """The scalings of a segment's blocks."""
+def scale_blocks(amax, rule, encode, scale, stored, element, tensor_encode, apart):
+    """The scalings of a segment's blocks; `apart` leaves fp32 scales out of `scale`."""
     if rule == FLOOR:
         by_floor(amax, encode, scale, stored, element, tensor_encode)
     elif rule == CEIL:
@@ -106,3 +106,5 @@ def scale_blocks(amax, rule, encode, scale, stored, element, tensor_encode):
         by_division(amax, encode, scale, stored, element, tensor_encode)
     else:
         by_nvfp4(amax, encode, scale, stored, element, tensor_encode)
+    if apart:
+        scale[: amax.size] = stored if rule == NVFP4 else np.ones(amax.size, np.float32)
