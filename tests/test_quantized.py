@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,8 @@ class Watched:
 
         def multiply(a: Quantized, b: Quantized, *rest: Any) -> Tensor:
             result = inner(a, b, *rest)
-            self.calls.append((a, b, result.clone()))
+            kept = (replace(q, values=q.values.clone()) for q in (a, b))  # their memory is lent
+            self.calls.append((*kept, result.clone()))
             return result
 
         monkeypatch.setattr(quantized, "multiply", multiply)

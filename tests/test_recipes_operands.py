@@ -60,6 +60,7 @@ def caught(monkeypatch: pytest.MonkeyPatch) -> list[Caught]:
     def multiply(a: Quantized, b: Quantized, *rest: Any) -> Tensor:
         found, left, right = now.pop()
         result = multiplied(a, b, *rest)
+        a, b = (replace(q, values=q.values.clone()) for q in (a, b))  # their memory is lent
         products.append(
             Caught(
                 found.product, found.weight.name, {found.left: left, found.right: right},

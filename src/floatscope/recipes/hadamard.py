@@ -23,12 +23,19 @@ PIECE = 1 << 17
 """Elements that a thread takes at a time."""
 
 
-def turned(x: Tensor, size: int, axis: int, seed: int) -> Tensor:
+def turned(x: Tensor, size: int, axis: int, seed: int, room: Tensor | None = None) -> Tensor:
     """Transform every `size` neighbors along `axis` (-1 or -2), in fp32.
 
     The result is fl(fl(sum of ± neighbors) / sqrt(size)), where the sum is that of the fast
     transform: neighbors 1, 2, 4, … apart are added and subtracted. Signs follow from the seed. A
     rest of fewer than `size` neighbors is left as it is.
+
+    Args:
+        x: what is transformed.
+        size: of the transform, a power of two.
+        axis: along which dimension.
+        seed: of the signs.
+        room: flat fp32 memory for as many elements, which the result may be in.
 
     Returns:
         A contiguous fp32 tensor of the shape of `x`.
@@ -37,17 +44,21 @@ def turned(x: Tensor, size: int, axis: int, seed: int) -> Tensor:
         for memory, is_transposed in ((x, False), (x.mT, True)):
             down = axis == (-1 if is_transposed else -2)
             if down and memory.is_contiguous() and memory.shape[0] % size == 0 and x.numel():
-                return _by_kernel(memory, size, seed, is_transposed)
+                return _by_kernel(memory, size, seed, is_transposed, room)
     return _anywhere(x, size, axis, seed)
 
 
-def _by_kernel(memory: Tensor, size: int, seed: int, is_transposed: bool) -> Tensor:
+def _by_kernel(
+    memory: Tensor, size: int, seed: int, is_transposed: bool, room: Tensor | None
+) -> Tensor:
     """Along the rows of a contiguous matrix; the result is transposed if the matrix was."""
     from floatscope.recipes.kernels.numba_hadamard import turn_rows
 
     rows, columns = memory.shape
-    shape = torch.Size((columns, rows) if is_transposed else (rows, columns))
-    out = fresh(shape, torch.float32, memory.device)
+    room = (
+        fresh(torch.Size([memory.numel()]), torch.float32, memory.device) if room is None else room
+    )
+    out = room.view((columns, rows) if is_transposed else (rows, columns))
     if not has_values(memory):
         return out
     given, target = bits_of(memory).reshape(-1), out.view(-1).numpy()

@@ -21,7 +21,7 @@ BF16_FRACTION = 7
 
 @dataclass(frozen=True)
 class Quantized:
-    """An operand ready for a product."""
+    """An operand ready for a product; it may be in memory that the next product's will be in."""
 
     values: Tensor
     """In the shape of what was given; bf16 if that is exact, else fp32."""
@@ -33,7 +33,12 @@ class Quantized:
 
 
 def quantize(
-    x: Tensor, operand: Operand, axis: int, key: int = 0, amax: float | None = None
+    x: Tensor,
+    operand: Operand,
+    axis: int,
+    key: int = 0,
+    amax: float | None = None,
+    room: Tensor | None = None,
 ) -> Quantized:
     """Quantize one operand of a product.
 
@@ -43,9 +48,11 @@ def quantize(
         axis: the dimension that the product contracts, -1 or -2.
         key: of stochastic rounding.
         amax: the magnitude that a per-tensor scale is made for, if not the tensor's own.
+        room: flat memory of the dtype of `carrier_of(operand)` for as many elements, which the
+            values may be in.
     """
     if _is_transposed(x) and operand.rounding != "stochastic":
-        return _transposed(quantize(x.mT, operand, -3 - axis, key, amax))
+        return _transposed(quantize(x.mT, operand, -3 - axis, key, amax, room))
     form, chance = operand.form, key if operand.rounding == "stochastic" else None
     carrier = carrier_of(operand)
     if not x.numel():  # an expert without tokens
@@ -63,6 +70,7 @@ def quantize(
         rule=operand.rule or None,
         rounding=operand.rounding,
         key=chance,
+        out=None if room is None else room.view(x.shape),
         dtype=carrier,
         apart=True,
     )

@@ -24,10 +24,11 @@ from floatscope.recipes.marks import memory_of, version_of
 from floatscope.recipes.multiply import multiply
 from floatscope.recipes.operations import Kind, is_attention, tensors_in
 from floatscope.recipes.passes import is_backward
-from floatscope.recipes.quantize import Quantized, is_uneven, quantize
+from floatscope.recipes.quantize import Quantized, carrier_of, is_uneven, quantize
 from floatscope.recipes.recent import Copies, Recent, is_repeatable
 from floatscope.recipes.report import Memory, Report
 from floatscope.recipes.roles import Roles, Weight
+from floatscope.recipes.rooms import Rooms
 from floatscope.recipes.which import Found, in_backward, in_forward
 from floatscope.rounding import StochasticKey
 
@@ -42,6 +43,8 @@ _MATRIX = {
     aten.addmv.default: (1, 2),
 }
 """Where the operands of a product stand; what stands before them is added to it."""
+TURNED = "turned"
+"""The room for what a Hadamard transform makes."""
 CASTS = (aten._to_copy.default, aten.clone.default)
 _OF_VECTORS = ("MvBackward0", "AddmvBackward0")
 _SCRIPTED = "DifferentiableGraphBackward"
@@ -72,8 +75,9 @@ class QuantizedProducts:
         self.report, self.by_units = report, by_units
         self._weights: dict[tuple[Any, ...], tuple[int, Quantized]] = {}
         self._calls: Counter[tuple[str, str, str]] = Counter()
+        self._rooms = Rooms()
         self._copies = Copies()
-        self._recent: defaultdict[tuple[RoleName, str], Recent] = defaultdict(
+        self._recent: defaultdict[tuple[str, str], Recent] = defaultdict(
             partial(Recent, self._copies)
         )
 
@@ -248,13 +252,17 @@ class QuantizedProducts:
         self, x: Tensor, product: ProductName, role: RoleName, weight: Weight, axis: int
     ) -> Quantized:
         operand = self.operands.of(product, role)
-        recent = self._recent[role, "" if role == "gradient" else product]
-        if role == "weight" or not is_repeatable(operand):
-            return self._quantize(x, operand, product, role, weight, axis)
+        if role == "weight":
+            return self._quantize(x, operand, product, role, weight, axis, None)
+        purpose = (role, "" if role == "gradient" else product)
+        recent = self._recent[purpose]
         quantized = recent.find(x, operand, axis)
         if quantized is None:
-            quantized = self._quantize(x, operand, product, role, weight, axis)
-            recent.keep(x, operand, axis, quantized)
+            recent.forget()
+            room = self._rooms.like(x, carrier_of(operand), purpose)
+            quantized = self._quantize(x, operand, product, role, weight, axis, room)
+            if is_repeatable(operand):
+                recent.keep(x, operand, axis, quantized)
         return quantized
 
     def _quantize(
@@ -265,15 +273,23 @@ class QuantizedProducts:
         role: RoleName,
         weight: Weight,
         axis: int,
+        room: Tensor | None,
     ) -> Quantized:
         x = x.detach()  # what is kept must not keep the graph
         if operand.hadamard:
-            x = turned(x, operand.hadamard, axis, self.memory.seed)
+            x = turned(
+                x,
+                operand.hadamard,
+                axis,
+                self.memory.seed,
+                self._rooms.like(x, torch.float32, TURNED),
+            )
         amax = None
         if operand.history and weight.parameter is not None:
             own = float(x.abs().amax()) if x.numel() else 0.0
             amax = self.memory.amax(f"{weight.name}/{product}/{role}", own, operand.history)
-        return quantize(x, operand, axis, self._key(x, operand, product, role, weight), amax)
+        key = self._key(x, operand, product, role, weight)
+        return quantize(x, operand, axis, key, amax, room)
 
     def _key(
         self, x: Tensor, operand: Operand, product: ProductName, role: RoleName, weight: Weight

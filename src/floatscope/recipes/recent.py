@@ -94,6 +94,10 @@ class Recent:
             return replace(held.quantized, values=held.quantized.values.mT)
         return None
 
+    def forget(self) -> None:
+        """Hold nothing: the memory of what was held is about to be used again."""
+        self._held = None
+
     def keep(self, x: Tensor, operand: Operand, axis: int, quantized: Quantized) -> None:
         """Hold this one in place of what was held."""
         if memory_of(x) is not None and not x.is_inference():

@@ -98,9 +98,9 @@ def turn_rows(x, out, columns, signs, factor, transposed, start, stop):
     """
     size, rows = signs.size, x.size // columns
     room, other = np.zeros(size * C, np.float32), np.zeros(size * C, np.float32)
-    for top in range(start, stop, size):
-        for left in range(0, columns, C):
-            wanted = min(C, columns - left)
+    for left in range(0, columns, C):
+        wanted = min(C, columns - left)
+        for top in range(start, stop, size):
             for i in range(size):
                 load(x, (top + i) * columns + left, room, i * C, signs[i], wanted)
             turned = butterflies(room, other, size)
