@@ -263,4 +263,5 @@ def test_published_studies_load_and_keep_their_runs() -> None:
         study = open_study(path.parent)
         assert study.plan.own_recipes == ()
         assert study.num_finished() == len(study.plan.runs()), path
-    assert summarize(open_study(RESULTS / "lowbit")).remarks == ()
+    remarks = summarize(open_study(RESULTS / "lowbit")).remarks
+    assert remarks == ("resumed after an interruption: bf16-pure-s1337",)
