@@ -81,6 +81,7 @@ def _run(
 
     from floatscope.cli.console import errors
     from floatscope.cli.lecture_progress import watch_on
+    from floatscope.files import check_writable
     from floatscope.lab.lecture.run import Lecture
 
     shared = Lecture(
@@ -89,11 +90,8 @@ def _run(
         watch=watch_on(errors),
         note=errors.print,
     )
-    folders = [folder for folder in (out, figures) if folder is not None]
-    if folders:
-        from floatscope.cli.lecture_files import check_writable
-
-        check_writable(folders)
+    for folder in filter(None, (out, figures)):
+        check_writable(folder)
     found = []
     for number in numbers:
         shared.prepare(number)

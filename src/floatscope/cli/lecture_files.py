@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from floatscope.cli.lecture_show import told, wrapped
-from floatscope.files import disk_errors, write_atomically, write_text_atomically
+from floatscope.files import write_atomically, write_text_atomically
 from floatscope.lab.lecture.figures import figure
 from floatscope.lab.lecture.telling.words import Language
 from floatscope.report.charts import CONFIG, SCHEMA, VEGA_LITE
 from floatscope.report.papers import PIXELS_PER_UNIT, standing_alone
 from floatscope.report.svg import compact
-
-
-def check_writable(folders: Sequence[Path]) -> None:
-    """Refuse folders that cannot be written, before minutes are spent.
-
-    Raises:
-        DiskError: one of them cannot.
-    """
-    for folder in folders:
-        trial = folder / ".floatscope-trial"
-        with disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            trial.touch()
-            trial.unlink()
-
 
 COLUMNS = 76
 """Of a caption's line over a figure."""

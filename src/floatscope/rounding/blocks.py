@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +23,7 @@ from floatscope.rounding.pages import fresh_like
 from floatscope.rounding.random_bits import StochasticKey
 from floatscope.rounding.receipt import Receipt
 from floatscope.rounding.reference import RANDOM_BITS
-from floatscope.rounding.rules import ScalarFormat, standard
+from floatscope.rounding.rules import standard
 from floatscope.rounding.tensors import round_to
 
 Tail = Literal["pad", "error"]
@@ -92,8 +93,8 @@ def block_round(
     Raises:
         FormatError: no floating input, unknown names, a shape that cannot be cut so.
     """
-    form = _form(form, block, rule)
-    cast = keyed(_saturating(form.element, rounding), key, generator, random_bits)
+    form, cast = _choices(form, block, rule, rounding)
+    cast = keyed(cast, key, generator, random_bits)
     if not isinstance(x, Tensor) or x.dtype not in DTYPES or x.layout != torch.strided:
         raise FormatError("block_round takes dense floating-point tensors.")
     check_plain(x, "block_round")
@@ -104,13 +105,17 @@ def block_round(
             raise FormatError("out= takes no part in autograd; detach the input, or leave it out.")
         call = (form, cast, axis, tail, dtype, receipt, apart, gradient)
         return Blocks(*_StraightThrough.apply(x, call))
-    return _round(x.detach(), form, cast, axis, tail, out, dtype, receipt, apart)
+    return _round(x, form, cast, axis, tail, out, dtype, receipt, apart)
 
 
 @cache
-def _form(
-    form: Format | str, block: tuple[int, int] | None, rule: ScaleRule | str | None
-) -> BlockFormat:
+def _choices(
+    form: Format | str,
+    block: tuple[int, int] | None,
+    rule: ScaleRule | str | None,
+    rounding: Rounding,
+) -> tuple[BlockFormat, Cast]:
+    """The block format, and the cast to its elements: still without a key."""
     form = format_called(form) if isinstance(form, str) else form
     if not isinstance(form, BlockFormat):
         raise FormatError(f"{form.name} has no blocks; use round_to.")
@@ -119,12 +124,8 @@ def _form(
         if rule not in rules:
             raise FormatError(unknown("scale rule", rule, rules))
         rule = rules[rule]
-    return replace(form, block=block or form.block, rule=rule or form.rule)
-
-
-@cache
-def _saturating(element: ScalarFormat, rounding: Rounding) -> Cast:
-    return cast_to(element, standard(element), rounding, "saturate", None)
+    form = replace(form, block=block or form.block, rule=rule or form.rule)
+    return form, cast_to(form.element, standard(form.element), rounding, "saturate", None)
 
 
 def _round(
@@ -177,14 +178,16 @@ def _round_layout(
     whole = out is not None and out.is_contiguous()
     target = out if whole else fresh_like(x, dtype)
     assert target is not None
-    scales = torch.empty(layout.scales_shape, dtype=torch.float32, device=x.device)
     fast = cast.rules.rounding in ("nearest-even", "stochastic") and x.dtype != torch.float64
     if x.device.type == "cpu" and fast and x.numel() and has_values(x):
+        stored = np.empty(layout.scales_shape, np.float32)
         counts, encode = blocks_on_cpu(
-            x, target, scales, form, cast, layout, receipt is None, apart
+            x, target, stored, form, cast, layout, receipt is None, apart
         )
+        scales = torch.from_numpy(stored)
         tensor_encode = None if encode is None else torch.tensor(float(encode), device=x.device)
     else:
+        scales = torch.empty(layout.scales_shape, dtype=torch.float32, device=x.device)
         counts, tensor_encode = blocks_anywhere(x, target, scales, form, cast, layout, apart)
     if whole:
         mark_changed(target)

@@ -38,7 +38,7 @@ _RULES = list(ScaleRule)
 def blocks_on_cpu(
     x: Tensor,
     out: Tensor,
-    scales: Tensor,
+    scales: NDArray[np.float32],
     form: BlockFormat,
     cast: Cast,
     layout: Layout,
@@ -46,6 +46,8 @@ def blocks_on_cpu(
     apart: bool,
 ) -> tuple[Counts, np.float32 | None]:
     """Round contiguous `x` (up to 32 bits) into contiguous `out`, which may be `x`.
+
+    `scales` receives the stored ones.
 
     Returns:
         The counts of `receipt.COUNTS`, zeros if `plain`, and NVFP4's factor of the whole tensor.
@@ -56,7 +58,7 @@ def blocks_on_cpu(
     if form.rule is ScaleRule.NVFP4:
         encode = tensor_encode(_amax(x, finite=True).view(np.float32), form)
     work = _strips(form, cast, plain, apart)
-    stored = scales.numpy().reshape(layout.matrices * layout.strips, layout.blocks)
+    stored = scales.reshape(layout.matrices * layout.strips, layout.blocks)
     if layout.rows % layout.height == 0:  # the matrices stack without a gap
         rows = layout.matrices * layout.rows
         return work.run(x, out, rows, layout, stored, 0, amax, encode), encode
