@@ -44,6 +44,7 @@ from floatscope.lab.lecture.parallel import Request, trained_apart
 from floatscope.lab.lecture.records import MasterWeights
 from floatscope.lab.lecture.run import Lecture
 from floatscope.recipes import recipe
+from floatscope.recipes.backend import has_units
 from floatscope.recipes.formats_of import Stored
 from tests.lecture_claims import check_gradients, check_master_weights, check_scaling
 
@@ -107,12 +108,22 @@ def native_fp16_grads(base: CharGPT, x: Tensor, y: Tensor, scale: float) -> Tens
 @pytest.mark.usefixtures("_unchanged")
 @pytest.mark.parametrize("exponent", [0, 8, 16])
 def test_emulated_gradients_are_native_ones(base: CharGPT, data: Tensor, exponent: int) -> None:
-    """Up to the order of accumulation: some sums in fp32 differ by an ulp, and few fp16 values."""
+    """Up to the order of accumulation: some sums in fp32 differ by an ulp, and few fp16 values.
+
+    Without fp16 units Torch multiplies in loops that round sums on the way, to more than an ulp
+    from the exact product. Their gradients err as much as ours, each in its own way.
+    """
     x, y = get_batch(data, 8, 96, torch.Generator().manual_seed(0))
     ours, theirs = (f(base, x, y, 2.0**exponent) for f in (fp16_grads, native_fp16_grads))
     exact, _ = fp32_grads(base, x, y)
     apart = (ours - theirs).norm() / theirs.norm()
     error = (ours - exact).norm() / exact.norm()
+    if not has_units("fp16", torch.device("cpu")):
+        assert apart < error
+        assert error.item() == pytest.approx(
+            ((theirs - exact).norm() / exact.norm()).item(), rel=0.05
+        )
+        return
     assert apart < error / 20
     assert (ours == theirs).float().mean() > 0.5
     assert (ours - theirs).abs().median() == 0
