@@ -97,6 +97,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, values in (("llama", LLAMA), ("vit", VIT), ("bad", {"hidden_size": 3})):
         (tmp_path / f"{name}.json").write_text(json.dumps(values))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
     monkeypatch.setenv("COLUMNS", "80")
     return tmp_path
 
