@@ -21,7 +21,7 @@ from floatscope.rounding.receipt import NUM_COUNTS
 from floatscope.rounding.reference_blocks import tensor_encode, top_fraction_bits
 from floatscope.rounding.threads import Counts, spread
 
-PIECE = 1 << 19
+PIECE = 1 << 20
 """Elements of the strips that a thread takes at a time, if a strip is not longer."""
 STREAM_WIDTHS = (1, 16, 32)
 """Widths of blocks whose kernels can store past the caches."""
@@ -196,5 +196,5 @@ def _amax(x: Tensor, *, finite: bool) -> np.uint32:
         largest = int(amax_of(bits))
         found.append(int(finite_amax_of(bits)) if finite and largest >= infinity else largest)
 
-    spread(piece, x.numel(), 0, PIECE if is_direct else SMALL_PIECE)
+    spread(piece, x.numel(), 0, 2 * PIECE if is_direct else SMALL_PIECE)
     return np.uint32(max(found) << (16 if x.dtype is torch.bfloat16 else 0))
