@@ -135,7 +135,8 @@ class _Strips:
             if not is_direct:
                 out[start:stop].copy_(torch.from_numpy(result.view(np.float32)))
 
-        counts = spread(strips, -(-rows // height), NUM_COUNTS, per_piece)
+        again = layout.whole_tensor or encode is not None
+        counts = spread(strips, -(-rows // height), NUM_COUNTS, per_piece, backwards=again)
         if scale is not None:
             scale[:] = stored[0]
         return counts

@@ -29,11 +29,16 @@ Task = Callable[[int, int, Counts], None]
 _pool: ThreadPoolExecutor | None = None
 
 
-def spread(task: Task, size: int, num_counts: int, piece: int = PIECE) -> Counts:
+def spread(
+    task: Task, size: int, num_counts: int, piece: int = PIECE, *, backwards: bool = False
+) -> Counts:
     """Call task(start, stop, counts) for all pieces of range(size), and add up the counts.
 
     Long ranges are shared by as many threads as Torch uses. Every thread computes with subnormal
     numbers. If a task raises, so does this, after the other threads have done the rest.
+
+    `backwards`, from the last piece to the first, is for a second look at data: what was read last
+    is in the cache yet.
     """
     if size <= piece:
         counts = np.zeros(num_counts, np.int64)
@@ -41,7 +46,8 @@ def spread(task: Task, size: int, num_counts: int, piece: int = PIECE) -> Counts
             if size:
                 task(0, size, counts)
         return counts
-    pieces = iter(range(0, size, piece))  # next() on it is atomic under the interpreter lock
+    starts = range(0, size, piece)
+    pieces = iter(starts[::-1] if backwards else starts)  # next() is atomic under the lock
     found: list[Counts] = []
     raised: list[BaseException] = []
 
