@@ -381,7 +381,7 @@ def test_an_activation_is_quantized_once_for_the_layers_it_enters(
 ) -> None:
     """Autocast makes a copy of it for each, and its gradients' products come back to them."""
     layers = nn.ModuleList(nn.Linear(32, 48, bias=False) for _ in range(3))
-    x, recipe = torch.randn(64, 32), everywhere(alike(form))
+    x, recipe = torch.randn(64, 32, requires_grad=True), everywhere(alike(form))
 
     def loss_of(given: list[Tensor]) -> Tensor:
         outputs = (layer(one).float() for layer, one in zip(layers, given, strict=True))
@@ -403,8 +403,8 @@ def test_an_activation_is_quantized_once_for_the_layers_it_enters(
 
 
 def test_what_was_changed_is_quantized_again() -> None:
-    layer, x = nn.Linear(32, 48, bias=False), torch.randn(64, 32)
-    with torch.no_grad(), compute(everywhere(alike("mxfp8-e4m3")), layer):
+    layer, x = nn.Linear(32, 48, bias=False), torch.randn(64, 32, requires_grad=True) * 1
+    with compute(everywhere(alike("mxfp8-e4m3")), layer):
         one = layer(x)
         assert torch.equal(layer(x), one)
         half, quarter = x.bfloat16(), x.bfloat16()
@@ -415,6 +415,21 @@ def test_what_was_changed_is_quantized_again() -> None:
         x.mul_(0.5)
         assert torch.equal(layer(x), one * 0.5)
         assert torch.equal(layer(x[:32]), one[:32] * 0.5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_memory_of_numpy_is_looked_at_again(dtype: Any) -> None:
+    layer, memory = nn.Linear(32, 48, bias=False), np.ones((64, 32), dtype)
+    x = torch.from_numpy(memory)
+    with torch.no_grad(), compute(everywhere(alike("mxfp8-e4m3")), layer):
+        one = layer(x)
+        memory *= 2  # Torch does not see it
+        assert torch.equal(layer(x), one * 2)
+    with compute(everywhere(alike("mxfp8-e4m3")), layer):
+        memory *= 2
+        assert torch.equal(layer(x), one * 4)
+        memory *= 2
+        assert torch.equal(layer(x), one * 8)
 
 
 def test_delayed_scales_come_from_the_steps_before() -> None:

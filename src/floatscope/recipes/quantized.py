@@ -25,7 +25,7 @@ from floatscope.recipes.multiply import multiply
 from floatscope.recipes.operations import Kind, is_attention, tensors_in
 from floatscope.recipes.passes import is_backward
 from floatscope.recipes.quantize import Quantized, carrier_of, is_uneven, quantize
-from floatscope.recipes.recent import Copies, Recent, is_repeatable
+from floatscope.recipes.recent import Copies, Recent, is_repeatable, may_come_again
 from floatscope.recipes.report import Memory, Report
 from floatscope.recipes.roles import Roles, Weight
 from floatscope.recipes.rooms import Rooms
@@ -256,12 +256,13 @@ class QuantizedProducts:
             return self._quantize(x, operand, product, role, weight, axis, None)
         purpose = (role, "" if role == "gradient" else product)
         recent = self._recent[purpose]
-        quantized = recent.find(x, operand, axis)
+        is_known = is_repeatable(operand) and may_come_again(x, role)
+        quantized = recent.find(x, operand, axis) if is_known else None
         if quantized is None:
             recent.forget()
             room = self._rooms.like(x, carrier_of(operand), purpose)
             quantized = self._quantize(x, operand, product, role, weight, axis, room)
-            if is_repeatable(operand):
+            if is_known:
                 recent.keep(x, operand, axis, quantized)
         return quantized
 
@@ -277,13 +278,8 @@ class QuantizedProducts:
     ) -> Quantized:
         x = x.detach()  # what is kept must not keep the graph
         if operand.hadamard:
-            x = turned(
-                x,
-                operand.hadamard,
-                axis,
-                self.memory.seed,
-                self._rooms.like(x, torch.float32, TURNED),
-            )
+            room_between = self._rooms.like(x, torch.float32, TURNED)
+            x = turned(x, operand.hadamard, axis, self.memory.seed, room_between)
         amax = None
         if operand.history and weight.parameter is not None:
             own = float(x.abs().amax()) if x.numel() else 0.0

@@ -2,6 +2,9 @@
 
 Queries, keys and values multiply one activation, of which autocast makes a copy for each; and the
 two products of a gradient follow one another.
+
+Only what was computed under autograd counts: memory from outside may be written to unseen, by NumPy
+for one. Writes that Torch sees are counted in a tensor's version.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from floatscope.formats import BlockFormat
-from floatscope.recipes.formats_of import Operand
+from floatscope.recipes.formats_of import Operand, RoleName
 from floatscope.recipes.marks import Marks, memory_of, version_of
 from floatscope.recipes.quantize import Quantized
 
@@ -46,7 +49,7 @@ class Copies:
 
     def follow(self, given: Tensor, result: Tensor) -> None:
         """Take note of a cast."""
-        if memory_of(given) is None or memory_of(result) is None or given.is_inference():
+        if memory_of(given) is None or memory_of(result) is None or not given.requires_grad:
             return
         view = (*_whereabouts(given), given.shape, given.stride())
         number = next((s.number for s in self._sources.of(given) if s.view == view), None)
@@ -100,9 +103,14 @@ class Recent:
 
     def keep(self, x: Tensor, operand: Operand, axis: int, quantized: Quantized) -> None:
         """Hold this one in place of what was held."""
-        if memory_of(x) is not None and not x.is_inference():
+        if memory_of(x) is not None:
             storage, values = StorageWeakRef(x.untyped_storage()), self.copies.values_of(x)
             self._held = _Held(storage, (*values, operand), _form(x, operand, axis), quantized)
+
+
+def may_come_again(x: Tensor, role: RoleName) -> bool:
+    """Whether a tensor was computed under autograd."""
+    return role == "gradient" or (role == "activation" and x.requires_grad)
 
 
 def is_repeatable(operand: Operand) -> bool:
