@@ -39,8 +39,9 @@ def run_on_team(work: Callable[[], object], num_threads: int) -> bool:
 
 @cache
 def _parallel() -> Callable[..., None] | None:
-    """GOMP_parallel of the library that Torch has loaded."""
-    for path in (Path(torch.__file__).parent / "lib").glob("libgomp*.so*"):
+    """GOMP_parallel of the library that Torch has loaded; wheels have it in either folder."""
+    root = Path(torch.__file__).parent
+    for path in (*root.glob("lib/libgomp*.so*"), *root.parent.glob("torch.libs/libgomp*.so*")):
         try:
             library = ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
         except OSError:  # not the one in use
