@@ -55,7 +55,7 @@ def refereed(workload: Workload) -> tuple[Measurement, dict[str, tuple[int, int]
     assert profiler.profiler is not None
     events = profiler.profiler.kineto_results.events()
     changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
-    products = [(e.start_ns(), e.end_ns()) for e in events if e.name() in _PRODUCTS]
+    products = _innermost([(e.start_ns(), e.end_ns()) for e in events if e.name() in _PRODUCTS])
     changes = _without_workspaces(changes, products)
     spans = sorted(
         (e.start_ns(), e.start_ns() + e.duration_ns(), e.name().removeprefix("stage: "))
@@ -74,6 +74,15 @@ def refereed(workload: Workload) -> tuple[Measurement, dict[str, tuple[int, int]
 
 
 _PRODUCTS = ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm")
+
+
+def _innermost(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Those that contain no other: an emulated product has the product of its copies within."""
+    spans = sorted(spans)
+    following = [start for start, _ in spans[1:]]
+    return [span for span, start in zip(spans, following, strict=False) if start > span[1]] + (
+        spans[-1:]
+    )
 
 
 def _without_workspaces(
