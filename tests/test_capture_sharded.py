@@ -143,6 +143,7 @@ def work(rank: int, folder: str) -> None:
         for make in (sharded, sharded_as_before, replicated):
             check(make)
         check_that_gradients_are_averaged()
+        dist.barrier()  # nobody leaves while the other still listens
     finally:
         dist.destroy_process_group()
 
