@@ -21,8 +21,9 @@ from floatscope.rounding.receipt import NUM_COUNTS
 from floatscope.rounding.reference_blocks import tensor_encode, top_fraction_bits
 from floatscope.rounding.threads import Counts, spread
 
-PIECE = 1 << 20
-"""Elements of the strips that a thread takes at a time, if a strip is not longer."""
+PIECE, PIECES = 1 << 19, 16
+"""Elements of the strips that a thread takes at a time, if a strip is not longer; and the number of
+pieces from which they grow with the tensor."""
 STREAM_WIDTHS = (1, 16, 32)
 """Widths of blocks whose kernels can store past the caches."""
 LONGEST_ROW = 1 << 13
@@ -108,7 +109,8 @@ class _Strips:
             rows = x.numel() // columns
             stored = stored.reshape(rows, -1)
         kernel, is_direct = _kernel_for(x.dtype, out.dtype)
-        per_piece = max((PIECE if is_direct else SMALL_PIECE) // (height * columns), 1)
+        piece = max(PIECE, x.numel() // PIECES) if is_direct else SMALL_PIECE
+        per_piece = max(piece // (height * columns), 1)
         streams = out.dtype is torch.float32 and out.nbytes >= STREAM_BYTES and not self.divides
         streams = streams and is_direct and width in STREAM_WIDTHS and columns % 16 == 0
         shared = x.data_ptr() == out.data_ptr()
@@ -197,5 +199,5 @@ def _amax(x: Tensor, *, finite: bool) -> np.uint32:
         largest = int(amax_of(bits))
         found.append(int(finite_amax_of(bits)) if finite and largest >= infinity else largest)
 
-    spread(piece, x.numel(), 0, 2 * PIECE if is_direct else SMALL_PIECE)
+    spread(piece, x.numel(), 0, max(PIECE, x.numel() // PIECES) if is_direct else SMALL_PIECE)
     return np.uint32(max(found) << (16 if x.dtype is torch.bfloat16 else 0))
