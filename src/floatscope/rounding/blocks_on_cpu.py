@@ -109,8 +109,7 @@ class _Strips:
             rows = x.numel() // columns
             stored = stored.reshape(rows, -1)
         kernel, is_direct = _kernel_for(x.dtype, out.dtype)
-        piece = max(PIECE, x.numel() // PIECES) if is_direct else SMALL_PIECE
-        per_piece = max(piece // (height * columns), 1)
+        per_piece = max(_piece(x.numel(), is_direct) // (height * columns), 1)
         streams = out.dtype is torch.float32 and out.nbytes >= STREAM_BYTES and not self.divides
         streams = streams and is_direct and width in STREAM_WIDTHS and columns % 16 == 0
         shared = x.data_ptr() == out.data_ptr()
@@ -142,6 +141,11 @@ class _Strips:
         if scale is not None:
             scale[:] = stored[0]
         return counts
+
+
+def _piece(size: int, is_direct: bool) -> int:
+    """Elements that a thread takes at a time of a tensor of this size."""
+    return max(PIECE, size // PIECES) if is_direct else SMALL_PIECE
 
 
 @cache
@@ -199,5 +203,5 @@ def _amax(x: Tensor, *, finite: bool) -> np.uint32:
         largest = int(amax_of(bits))
         found.append(int(finite_amax_of(bits)) if finite and largest >= infinity else largest)
 
-    spread(piece, x.numel(), 0, max(PIECE, x.numel() // PIECES) if is_direct else SMALL_PIECE)
+    spread(piece, x.numel(), 0, _piece(x.numel(), is_direct))
     return np.uint32(max(found) << (16 if x.dtype is torch.bfloat16 else 0))
