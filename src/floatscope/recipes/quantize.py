@@ -54,14 +54,16 @@ def quantize(
     if _is_transposed(x) and operand.rounding != "stochastic":
         return _transposed(quantize(x.mT, operand, -3 - axis, key, amax, room))
     form, chance = operand.form, key if operand.rounding == "stochastic" else None
-    carrier = carrier_of(operand)
+    carrier, out = carrier_of(operand), None if room is None else room.view(x.shape)
     if not x.numel():  # an expert without tokens
         return Quantized(x.to(carrier))
     if not isinstance(form, BlockFormat):
-        rounded = round_to(x.float(), form, rounding=operand.rounding, key=chance)
-        return Quantized(rounded.to(carrier))
+        values = round_to(
+            x.float(), form, rounding=operand.rounding, key=chance, out=out, dtype=carrier
+        )
+        return Quantized(values)
     if amax is not None:
-        return _delayed(x, operand, form, amax, chance)
+        return _delayed(x, operand, form, amax, chance, out)
     blocks = block_round(
         x,
         form,
@@ -70,7 +72,7 @@ def quantize(
         rule=operand.rule or None,
         rounding=operand.rounding,
         key=chance,
-        out=None if room is None else room.view(x.shape),
+        out=out,
         dtype=carrier,
         apart=True,
     )
@@ -100,15 +102,21 @@ def _transposed(q: Quantized) -> Quantized:
 
 
 def _delayed(
-    x: Tensor, operand: Operand, form: BlockFormat, amax: float, key: int | None
+    x: Tensor,
+    operand: Operand,
+    form: BlockFormat,
+    amax: float,
+    key: int | None,
+    out: Tensor | None,
 ) -> Quantized:
     """One scale a tensor, made for another magnitude than its own; what lies beyond saturates."""
     largest = torch.tensor(float(form.element.max) if amax else 1.0, device=x.device)
     factor = (largest / (amax or 1.0)).clamp(max=torch.finfo(torch.float32).max)
     elements = round_to(
-        x.float() * factor, form.element, overflow="saturate", rounding=operand.rounding, key=key
-    )
-    return Quantized(elements.to(carrier_of(operand)), torch.ones_like(factor) / factor)
+        x.float() * factor, form.element, overflow="saturate", rounding=operand.rounding, key=key,
+        out=out, dtype=carrier_of(operand),
+    )  # fmt: skip
+    return Quantized(elements, torch.ones_like(factor) / factor)
 
 
 def carrier_of(operand: Operand) -> torch.dtype:
