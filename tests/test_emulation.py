@@ -225,6 +225,36 @@ def test_unreachable_products_are_refused_by_name() -> None:
         torch.ops.aten._cdist_forward(a, b, 2.0, None)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "function",
+    [
+        F.silu, F.mish, F.gelu, F.softplus, F.hardswish, F.elu, F.glu, F.softmax, F.log_softmax,
+        F.logsigmoid,
+    ],
+    ids=lambda f: f.__name__,
+)  # fmt: skip
+def test_what_multiplies_no_matrices_has_the_bits_it_has_outside(
+    function: Callable[..., Tensor], dtype: torch.dtype
+) -> None:
+    about = {"dim": -1} if "softmax" in function.__name__ else {}
+    x, width = (3 * randn(64, 40)).to(dtype), 20 if function is F.glu else 40
+    upstream = randn(64, width, seed=1).to(dtype)
+
+    def result() -> tuple[Tensor, Tensor]:
+        given = x.clone().requires_grad_()
+        y = function(given, **about)
+        y.backward(upstream)
+        assert given.grad is not None
+        return y.detach(), given.grad
+
+    y, gradient = result()
+    with Emulation(dtype):
+        emulated, emulated_gradient = result()
+    assert torch.equal(emulated, y)
+    assert torch.equal(emulated_gradient, gradient)
+
+
 def test_products_in_other_dtypes_pass_through() -> None:
     a, b = randn(6, 40), randn(40, 5, seed=1)
     with Emulation(HALF) as emulation:

@@ -58,14 +58,16 @@ Kind = Literal["product", "composite", "unreachable", "foreign", "other"]
 def kind_of(func: Any) -> Kind:
     """What an operation is: a product with a handler, one without, or none.
 
-    "composite": made of others, and arrives whole only under inference mode. "foreign": of another
-    library, which may multiply.
+    "composite": made of others, and arrives whole only under inference mode; what also has a kernel
+    of its own, silu's gradient for one, is not taken apart, for each part would round. "foreign":
+    of another library, which may multiply.
     """
     if func in HANDLERS:
         return "product"
     if func.namespace == "prim":  # asks about a tensor, under fake tensors
         return "other"
-    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+    has_kernel = functools.partial(torch._C._dispatch_has_kernel_for_dispatch_key, func.name())
+    if has_kernel("CompositeImplicitAutograd") and not has_kernel("CPU"):
         return "composite"
     packet = func.overloadpacket
     if packet in flop_registry or packet in _MORE_PRODUCTS:
