@@ -18,7 +18,7 @@ from floatscope.rounding.blocks_anywhere import blocks_anywhere
 from floatscope.rounding.blocks_on_cpu import blocks_on_cpu
 from floatscope.rounding.cast import DTYPES, Cast, cast_to, keyed
 from floatscope.rounding.modes import Rounding
-from floatscope.rounding.outputs import check_plain, has_values, mark_changed, source_for
+from floatscope.rounding.outputs import can_write, check_plain, has_values, mark_changed, source_for
 from floatscope.rounding.pages import fresh_like
 from floatscope.rounding.random_bits import StochasticKey
 from floatscope.rounding.receipt import Receipt
@@ -175,7 +175,7 @@ def _round_layout(
     receipt: Receipt | None,
     apart: bool,
 ) -> Blocks:
-    whole = out is not None and out.is_contiguous()
+    whole = out is not None and can_write(out, "block_round")
     target = out if whole else fresh_like(x, dtype)
     assert target is not None
     fast = cast.rules.rounding in ("nearest-even", "stochastic") and x.dtype != torch.float64

@@ -16,10 +16,11 @@ from floatscope.formats.values import octave_of
 from floatscope.rounding.block_layout import Layout
 from floatscope.rounding.cast import Cast
 from floatscope.rounding.grid import INDEX, grid_of
-from floatscope.rounding.on_cpu import SMALL_PIECE, STREAM_BYTES, bits_of, piece_of
+from floatscope.rounding.jobs import Amax, Region, Strips
+from floatscope.rounding.on_cpu import BITS, SMALL_PIECE, STREAM_BYTES, address_of
 from floatscope.rounding.receipt import NUM_COUNTS
 from floatscope.rounding.reference_blocks import tensor_encode, top_fraction_bits
-from floatscope.rounding.threads import Counts, spread
+from floatscope.rounding.threads import Counts, share, spread
 
 PIECE, PIECES = 1 << 19, 16
 """Elements of the strips that a thread takes at a time, if a strip is not longer; and the number of
@@ -34,6 +35,8 @@ SHORTEST_ROW = 256
 """A tensor with one scale is cut into rows of this length or longer, or not at all."""
 
 _RULES = list(ScaleRule)
+_NARROW = {torch.float32, torch.bfloat16}
+"""Dtypes that the kernels take as they are, not as fp32."""
 
 
 def blocks_on_cpu(
@@ -77,12 +80,13 @@ class _Strips:
         self.chance = cast.rules.rounding == "stochastic"
         self.rule = _RULES.index(form.rule)
         self.divides = form.rule is ScaleRule.AMAX_DIVIDE
-        self.element = _facts(form.element)
-        self.grid = grid_of(cast.form, cast.rules, 32)
-        is_fast = _has_steps(self.grid, cast) if self.chance else _has_anchor(self.grid)
+        grid = grid_of(cast.form, cast.rules, 32)
+        self.grid_address, self._grid = address_of(grid), grid
+        self.element_address = address_of(_facts(form.element))
+        is_fast = _has_steps(grid, cast) if self.chance else _has_anchor(grid)
         self.plain = plain and is_fast and not (self.chance and self.divides)
         self.apart = apart
-        self.key, self.spare = np.uint64(cast.key), np.uint32(cast.spare)
+        self.key, self.spare = cast.key, cast.spare
 
     def run(
         self,
@@ -96,7 +100,6 @@ class _Strips:
         encode: np.float32 | None,
     ) -> Counts:
         """Round the strips of one matrix, or of several that stack without a gap."""
-        factor = np.float32(1) if encode is None else encode
         height, width, columns = layout.height, layout.width, layout.columns
         scale = None
         if layout.whole_tensor:
@@ -108,39 +111,50 @@ class _Strips:
             columns = width * math.gcd(x.numel() // width, LONGEST_ROW // width)
             rows = x.numel() // columns
             stored = stored.reshape(rows, -1)
-        kernel, is_direct = _kernel_for(x.dtype, out.dtype)
+        is_direct = {x.dtype, out.dtype} <= _NARROW
+        job = Strips(
+            size=-(-rows // height), one=1, stored=address_of(stored), grid=self.grid_address,
+            element=self.element_address, rows=rows, columns=columns, height=height, width=width,
+            rule=self.rule, amax=amax, tensor_encode=1.0 if encode is None else encode,
+            offset=offset, key=self.key, spare=self.spare, apart=self.apart, plain=self.plain,
+            chance=self.chance, backwards=layout.whole_tensor or encode is not None,
+        )  # fmt: skip
         per_piece = max(_piece(x.numel(), is_direct) // (height * columns), 1)
-        streams = out.dtype is torch.float32 and out.nbytes >= STREAM_BYTES and not self.divides
-        streams = streams and is_direct and width in STREAM_WIDTHS and columns % 16 == 0
-        shared = x.data_ptr() == out.data_ptr()
-        source = target = None
         if is_direct:
-            source, target = bits_of(x).reshape(-1), bits_of(out).reshape(-1)
+            job.piece, job.x, job.out = per_piece, x.data_ptr(), out.data_ptr()
+            job.stream = self._can_stream(out, columns, width)
+            job.shared = job.x == job.out
+            counts = share(_region(x.dtype, out.dtype), job)
         else:
-            x, out = x.reshape(-1), out.view(-1)
-
-        def strips(first: int, last: int, counts: Counts) -> None:
-            start, stop = first * height * columns, min(last * height, rows) * columns
-            if source is not None and target is not None:
-                given, result = piece_of(source, start, stop, shared), target[start:stop]
-            else:
-                given = bits_of(x[start:stop].to(torch.float32))
-                result = np.empty_like(given)
-            kept = stored[first:last].reshape(-1)
-            stream = streams and result.ctypes.data % 64 == 0
-            kernel(
-                given, result, columns, kept, height, width, self.rule,
-                self.element, amax, factor, self.apart, self.plain, stream, self.chance, self.grid,
-                np.uint64(offset + start), self.key, self.spare, counts,
-            )  # fmt: skip
-            if not is_direct:
-                out[start:stop].copy_(torch.from_numpy(result.view(np.float32)))
-
-        again = layout.whole_tensor or encode is not None
-        counts = spread(strips, -(-rows // height), NUM_COUNTS, per_piece, backwards=again)
+            x, out = x.view(rows, columns), out.view(rows, columns)
+            counts = self._converted(x, out, job, per_piece)
         if scale is not None:
             scale[:] = stored[0]
         return counts
+
+    def _can_stream(self, out: Tensor, columns: int, width: int) -> bool:
+        """Whether rows of `out` can be stored past the caches, and are worth it."""
+        if out.dtype is not torch.float32 or out.nbytes < STREAM_BYTES or self.divides:
+            return False
+        return width in STREAM_WIDTHS and columns % 16 == 0 and out.data_ptr() % 64 == 0
+
+    def _converted(self, x: Tensor, out: Tensor, job: Strips, per_piece: int) -> Counts:
+        """The same of matrices of other dtypes: pieces become fp32 and are given back."""
+        region, per_strip = _region(torch.float32, torch.float32), -(-job.columns // job.width)
+
+        def strips(first: int, last: int, counts: Counts) -> None:
+            start, stop = first * job.height, min(last * job.height, job.rows)
+            given = x[start:stop].to(torch.float32)
+            result = torch.empty_like(given)
+            part = Strips.from_buffer_copy(job)
+            part.x, part.out, part.rows = given.data_ptr(), result.data_ptr(), stop - start
+            part.size = part.piece = last - first
+            part.stored += 4 * first * per_strip
+            part.offset += start * job.columns
+            counts += share(region, part)
+            out[start:stop].copy_(result)
+
+        return spread(strips, job.size, NUM_COUNTS, per_piece)
 
 
 def _piece(size: int, is_direct: bool) -> int:
@@ -149,16 +163,10 @@ def _piece(size: int, is_direct: bool) -> int:
 
 
 @cache
-def _kernel_for(given: torch.dtype, wanted: torch.dtype) -> tuple[Any, bool]:
-    """What rounds strips of these dtypes, and whether it takes them as they are, not as fp32."""
-    from floatscope.rounding.kernels.numba_bf16 import STRIPS
-    from floatscope.rounding.kernels.numba_blocks import round_strips
+def _region(given: torch.dtype, wanted: torch.dtype) -> Region:
+    from floatscope.rounding.kernels.numba_jobs import strips_region
 
-    if given is wanted is torch.float32:
-        return round_strips, True
-    is_direct = {given, wanted} <= {torch.float32, torch.bfloat16}
-    kind = given is torch.bfloat16, wanted is torch.bfloat16
-    return (STRIPS[kind], True) if is_direct else (round_strips, False)
+    return strips_region(BITS[given], BITS[wanted])
 
 
 def _has_anchor(grid: NDArray[np.uint64]) -> bool:
@@ -191,17 +199,24 @@ def _amax(x: Tensor, *, finite: bool) -> np.uint32:
 
     The first is quicker to find, and the second only where it is none.
     """
-    from floatscope.rounding.kernels.numba_amax import amax_of, finite_amax_of
+    if x.dtype not in _NARROW:
+        flat, found = x.reshape(-1), [np.uint32(0)]
 
-    found, flat = [0], x.reshape(-1)
-    is_direct = x.dtype in (torch.float32, torch.bfloat16)
-    infinity = 0x7F80 if x.dtype is torch.bfloat16 else 0x7F80_0000
+        def piece(start: int, stop: int, counts: Counts) -> None:
+            found.append(_amax(flat[start:stop].to(torch.float32), finite=finite))
 
-    def piece(start: int, stop: int, counts: Counts) -> None:
-        part = flat[start:stop]
-        bits = bits_of(part if is_direct else part.to(torch.float32))
-        largest = int(amax_of(bits))
-        found.append(int(finite_amax_of(bits)) if finite and largest >= infinity else largest)
+        spread(piece, x.numel(), 0, SMALL_PIECE)
+        return max(found)
+    up = 16 if x.dtype is torch.bfloat16 else 0
+    largest = _largest(x, finite=False)
+    if finite and largest >= 0x7F80_0000 >> up:
+        largest = _largest(x, finite=True)
+    return np.uint32(largest << up)
 
-    spread(piece, x.numel(), 0, _piece(x.numel(), is_direct))
-    return np.uint32(max(found) << (16 if x.dtype is torch.bfloat16 else 0))
+
+def _largest(x: Tensor, *, finite: bool) -> int:
+    """The same in the bits of the tensor's own dtype, fp32 or bf16."""
+    from floatscope.rounding.kernels.numba_jobs import amax_region
+
+    job = Amax(size=x.numel(), piece=_piece(x.numel(), True), one=1, x=x.data_ptr(), finite=finite)
+    return int(share(amax_region(BITS[x.dtype]), job)[0])

@@ -14,7 +14,7 @@ from floatscope.rounding.cast import DTYPES, cast_to, check_holds, keyed
 from floatscope.rounding.grid import carrier_of
 from floatscope.rounding.modes import Overflow, Rounding
 from floatscope.rounding.on_cpu import encode_cpu
-from floatscope.rounding.outputs import check_plain, mark_changed, source_for
+from floatscope.rounding.outputs import can_write, check_plain, mark_changed, source_for
 from floatscope.rounding.random_bits import StochasticKey
 from floatscope.rounding.receipt import Receipt
 from floatscope.rounding.reference import RANDOM_BITS
@@ -61,7 +61,7 @@ def encode_to(
     dtype = code_dtype(cast.form)
     if out is not None and not (
         out.shape == x.shape and out.dtype == dtype and out.device == x.device
-        and out.is_contiguous()
+        and can_write(out, "encode_to")
     ):  # fmt: skip
         raise FormatError(f"out must be contiguous, of shape {tuple(x.shape)} and {dtype}.")
     codes = torch.empty(x.shape, dtype=dtype, device=x.device) if out is None else out

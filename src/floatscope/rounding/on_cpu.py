@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,10 @@ from torch import Tensor
 
 from floatscope.rounding.cast import Cast
 from floatscope.rounding.grid import grid_of
+from floatscope.rounding.jobs import Region, Span
 from floatscope.rounding.receipt import NUM_COUNTS
 from floatscope.rounding.rules import Rules, ScalarFormat
-from floatscope.rounding.threads import PIECE, Counts, spread
+from floatscope.rounding.threads import PIECE, Counts, share, spread
 
 STREAM_BYTES = 8 << 20
 """Outputs from this size on are stored past the caches."""
@@ -22,8 +23,10 @@ SMALL_PIECE = 1 << 14
 """Elements converted at a time: Torch converts so few without threads of its own, which would not
 survive a fork."""
 
-_NO_CHANCE = np.uint64(0), np.uint32(0)
-_BITS = {torch.float32: np.uint32, torch.float64: np.uint64, torch.bfloat16: np.uint16}
+BITS = {torch.float32: np.uint32, torch.float64: np.uint64, torch.bfloat16: np.uint16}
+"""The unsigned integers that have the bits of values."""
+_CODES = {1: np.uint8, 2: np.uint16, 4: np.uint32}
+_NARROW = {torch.float32, torch.bfloat16}
 
 
 def round_cpu(
@@ -43,103 +46,69 @@ def round_cpu(
     Returns:
         The counts of `receipt.COUNTS`.
     """
-    from floatscope.rounding.kernels.numba_elements import round_span
-
     carrier, grid, is_power = _constants(cast.form, cast.rules, x.dtype)
-    if is_power and x.dtype == out.dtype == torch.float32:
-        counted = is_counted or cast.can_raise
-        return _powers(x, out, grid, not is_fresh, counted)
-    key, spare = _random(cast)
-    if carrier == x.dtype == out.dtype:
-        source, target = bits_of(x).reshape(-1), bits_of(out).reshape(-1)
-        stream, shared = not is_fresh and _can_stream(target), x.data_ptr() == out.data_ptr()
-
-        def direct(start: int, stop: int, counts: Counts) -> None:
-            given, result = piece_of(source, start, stop, shared), target[start:stop]
-            at = np.uint64(offset + start)
-            round_span(given, result, at, grid, key, spare, stream, counts, is_counted)
-
-        return spread(direct, x.numel(), NUM_COUNTS)
-    if carrier is torch.float32 and {x.dtype, out.dtype} <= {torch.float32, torch.bfloat16}:
-        return _by_bf16(x, out, grid, offset, key, spare, is_counted)
+    is_direct = carrier == x.dtype == out.dtype
+    if is_direct or (carrier is torch.float32 and {x.dtype, out.dtype} <= _NARROW):
+        is_power = is_power and is_direct and carrier is torch.float32
+        job = _span(x, out, grid, cast, offset, counted=is_counted or (is_power and cast.can_raise))
+        job.stream = is_direct and not is_fresh and _can_stream(out)
+        return share(_region(x.dtype, out.dtype, is_power), job)
     x, out = x.reshape(-1), out.view(-1)
+    region = _region(carrier, carrier, False)
 
     def converted(start: int, stop: int, counts: Counts) -> None:
         given = x[start:stop].to(carrier)
         result = torch.empty_like(given)
-        at, source = np.uint64(offset + start), bits_of(given)
-        round_span(source, bits_of(result), at, grid, key, spare, False, counts, is_counted)
+        counts += share(region, _span(given, result, grid, cast, offset + start, is_counted))
         out[start:stop].copy_(result)
 
     return spread(converted, x.numel(), NUM_COUNTS, SMALL_PIECE)
 
 
-def _by_bf16(
-    x: Tensor,
-    out: Tensor,
-    grid: NDArray[np.uint64],
-    offset: int,
-    key: np.uint64,
-    spare: np.uint32,
-    is_counted: bool,
-) -> Counts:
-    """One of x and out is bf16, or both are."""
-    from floatscope.rounding.kernels.numba_bf16 import SPANS
-
-    spans = SPANS[x.dtype is torch.bfloat16, out.dtype is torch.bfloat16]
-    source, target = bits_of(x).reshape(-1), bits_of(out).reshape(-1)
-
-    def piece(start: int, stop: int, counts: Counts) -> None:
-        at = np.uint64(offset + start)
-        spans(source[start:stop], target[start:stop], at, grid, key, spare, counts, is_counted)
-
-    return spread(piece, x.numel(), NUM_COUNTS)
+def _span(
+    x: Tensor, out: Tensor, grid: NDArray[np.uint64], cast: Cast, offset: int, counted: bool
+) -> Span:
+    """The job of rounding contiguous x into contiguous out."""
+    given, target = x.data_ptr(), out.data_ptr()
+    return Span(
+        size=x.numel(), piece=PIECE, one=1, x=given, out=target, grid=address_of(grid),
+        offset=offset, key=cast.key, spare=cast.spare, counted=counted, shared=given == target,
+    )  # fmt: skip
 
 
-def _powers(
-    x: Tensor, out: Tensor, grid: NDArray[np.uint64], stream: bool, counted: bool
-) -> Counts:
-    from floatscope.rounding.kernels.numba_powers import round_powers
+@cache
+def _region(given: torch.dtype, wanted: torch.dtype, is_power: bool) -> Region:
+    from floatscope.rounding.kernels.numba_jobs import powers_region, span_region
 
-    source, target = bits_of(x).reshape(-1), bits_of(out).reshape(-1)
-    shared = x.data_ptr() == out.data_ptr()
-    stream = stream and _can_stream(target)
-
-    def piece(start: int, stop: int, counts: Counts) -> None:
-        given, result = piece_of(source, start, stop, shared), target[start:stop]
-        round_powers(given, result, grid, counts, stream, counted)
-
-    return spread(piece, x.numel(), NUM_COUNTS)
+    return powers_region() if is_power else span_region(BITS[given], BITS[wanted])
 
 
 def encode_cpu(
     x: Tensor, codes: Tensor, cast: Cast, offset: int = 0, *, is_counted: bool = True
 ) -> Counts:
     """Write the codes of contiguous `x` to contiguous `codes` of an unsigned dtype."""
-    from floatscope.rounding.kernels.numba_codes import encode_span
+    from floatscope.rounding.kernels.numba_jobs import codes_region
 
     carrier, grid, _ = _constants(cast.form, cast.rules, x.dtype)
-    key, spare = _random(cast)
-    x, target = x.reshape(-1), codes.view(-1).numpy()
+    region = codes_region(BITS[carrier], _CODES[codes.element_size()])
+    if carrier == x.dtype:
+        return share(region, _span(x, codes, grid, cast, offset, is_counted))
+    x, codes = x.reshape(-1), codes.view(-1)
 
-    def piece(start: int, stop: int, counts: Counts) -> None:
-        given, part = bits_of(x[start:stop].to(carrier)), target[start:stop]
-        at = np.uint64(offset + start)
-        encode_span(given, part, at, grid, key, spare, counts, is_counted)
+    def converted(start: int, stop: int, counts: Counts) -> None:
+        given, part = x[start:stop].to(carrier), codes[start:stop]
+        counts += share(region, _span(given, part, grid, cast, offset + start, is_counted))
 
-    return spread(piece, x.numel(), NUM_COUNTS, PIECE if carrier == x.dtype else SMALL_PIECE)
-
-
-def piece_of(source: NDArray[Any], start: int, stop: int, shared: bool) -> NDArray[Any]:
-    """A piece to read from: a copy if results go to the same memory.
-
-    A loop that might read what it has just written is no vector loop.
-    """
-    return source[start:stop].copy() if shared else source[start:stop]
+    return spread(converted, x.numel(), NUM_COUNTS, SMALL_PIECE)
 
 
-def _can_stream(out: NDArray[Any]) -> bool:
-    return out.nbytes >= STREAM_BYTES and out.ctypes.data % 64 == 0
+def _can_stream(out: Tensor) -> bool:
+    return out.nbytes >= STREAM_BYTES and out.data_ptr() % 64 == 0
+
+
+def address_of(numbers: NDArray[Any]) -> int:
+    """Of the first number; the caller keeps the array alive."""
+    return numbers.__array_interface__["data"][0]
 
 
 @lru_cache(256)
@@ -156,12 +125,7 @@ def _constants(
     )
 
 
-def _random(cast: Cast) -> tuple[np.uint64, np.uint32]:
-    """What the kernels ask of stochastic casts: the key, and how many random bits to leave."""
-    return (np.uint64(cast.key), np.uint32(cast.spare)) if cast.key or cast.spare else _NO_CHANCE
-
-
 def bits_of(x: Tensor) -> NDArray[np.unsignedinteger[Any]]:
     """The memory of a tensor of fp32, fp64 or bf16 as unsigned integers."""
     x = x.detach() if x.requires_grad else x
-    return (x.view(torch.int16) if x.dtype is torch.bfloat16 else x).numpy().view(_BITS[x.dtype])
+    return (x.view(torch.int16) if x.dtype is torch.bfloat16 else x).numpy().view(BITS[x.dtype])

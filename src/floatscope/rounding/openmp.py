@@ -21,6 +21,19 @@ _Region = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _is_child = False
 
 
+def run_region(region: int, job: int, num_threads: int) -> bool:
+    """Call a compiled function of one address on each of so many threads, without the interpreter.
+
+    Returns:
+        Whether there is a team; if not, nothing was called.
+    """
+    parallel = None if _is_child else _parallel()
+    if parallel is None:
+        return False
+    parallel(region, job, num_threads, 0)
+    return True
+
+
 def run_on_team(work: Callable[[], object], num_threads: int) -> bool:
     """Call `work` on each of so many threads, this one among them; returns when all have ended.
 
@@ -30,11 +43,8 @@ def run_on_team(work: Callable[[], object], num_threads: int) -> bool:
     Returns:
         Whether there is a team; if not, nothing was called.
     """
-    parallel = None if _is_child else _parallel()
-    if parallel is None:
-        return False
-    parallel(_Region(lambda _: work() and None), None, num_threads, 0)
-    return True
+    region = _Region(lambda _: work() and None)
+    return run_region(ctypes.cast(region, ctypes.c_void_p).value or 0, 0, num_threads)
 
 
 @cache
@@ -47,7 +57,7 @@ def _parallel() -> Callable[..., None] | None:
         except OSError:  # not the one in use
             continue
         parallel = library.GOMP_parallel
-        parallel.argtypes = (_Region, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+        parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
         parallel.restype = None
         return parallel
     return None

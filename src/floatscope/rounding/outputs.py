@@ -51,6 +51,16 @@ def check_plain(x: Tensor, what: str) -> None:
         )
 
 
+def can_write(out: Tensor, what: str) -> bool:
+    """Whether a kernel can write into the memory of a given output as it lies.
+
+    Raises:
+        FormatError: it only stands for memory.
+    """
+    check_plain(out, what)
+    return out.is_contiguous() and not out.is_neg()
+
+
 def source_for(x: Tensor, out: Tensor | None) -> Tensor:
     """`x`, contiguous and outside autograd, so that writing to `out` does not disturb reading it.
 

@@ -17,7 +17,7 @@ from floatscope.rounding.anywhere import round_anywhere
 from floatscope.rounding.cast import DTYPES, Cast, cast_to, check_holds, keyed
 from floatscope.rounding.modes import Overflow, Rounding
 from floatscope.rounding.on_cpu import round_cpu
-from floatscope.rounding.outputs import check_plain, has_values, mark_changed, source_for
+from floatscope.rounding.outputs import can_write, check_plain, has_values, mark_changed, source_for
 from floatscope.rounding.pages import fresh_like
 from floatscope.rounding.random_bits import StochasticKey
 from floatscope.rounding.receipt import COUNTS, NUM_COUNTS, Receipt
@@ -105,7 +105,7 @@ def round_tensor(
     if out is not None and (out.shape != x.shape or out.device != x.device or out.dtype != dtype):
         raise FormatError(f"out is {_described(out)}, and the result {tuple(x.shape)} of {dtype}.")
     source = source_for(x, out)
-    whole = out is not None and out.is_contiguous()
+    whole = out is not None and can_write(out, "round_to")
     target = out if whole else fresh_like(source, dtype)
     assert target is not None
     if not has_values(x):

@@ -1,13 +1,15 @@
 """Kernels side by side on several threads.
 
-The kernels release the interpreter lock, so plain threads suffice: Numba's own layers either kill
-forked workers or abort when two threads call at once. Torch's threads are the best, because no
-others have to share their cores; elsewhere it is a thread pool. Pieces are handed out as threads
-come free, because another core may be busy.
+Numba's own layers either kill forked workers or abort when two threads call at once. Torch's
+threads are the best, because no others have to share their cores; elsewhere it is a thread pool.
+Pieces are handed out as threads come free, because another core may be busy: to compiled regions
+without the interpreter (`share`), to Python's functions, which let go of its lock, with it
+(`spread`).
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +20,8 @@ import torch
 from numpy.typing import NDArray
 
 from floatscope.rounding import denormals
-from floatscope.rounding.openmp import run_on_team
+from floatscope.rounding.jobs import Region
+from floatscope.rounding.openmp import run_on_team, run_region
 
 PIECE = 1 << 20
 """Elements a thread takes at a time."""
@@ -29,16 +32,31 @@ Task = Callable[[int, int, Counts], None]
 _pool: ThreadPoolExecutor | None = None
 
 
-def spread(
-    task: Task, size: int, num_counts: int, piece: int = PIECE, *, backwards: bool = False
-) -> Counts:
+def share(region: Region, job: ctypes.Structure) -> Counts:
+    """Have a job done, by as many threads as Torch uses if it has several pieces; its counts.
+
+    Every thread computes with subnormal numbers, or leaves the job to others.
+    """
+    address = ctypes.addressof(job)
+    pieces = -(-job.size // job.piece)
+    num_threads = 1 if pieces < 2 else min(torch.get_num_threads(), pieces)
+    with denormals.kept() if denormals.are_flushed() else NOTHING:
+        if num_threads == 1:
+            region.call(address)
+        elif not run_region(region.address, address, num_threads):
+            pool = _threads(num_threads - 1)
+            helpers = [pool.submit(region.call, address) for _ in range(num_threads - 1)]
+            region.call(address)
+            for helper in helpers:
+                helper.result()
+    return np.frombuffer(job.counts, np.int64)
+
+
+def spread(task: Task, size: int, num_counts: int, piece: int = PIECE) -> Counts:
     """Call task(start, stop, counts) for all pieces of range(size), and add up the counts.
 
     Long ranges are shared by as many threads as Torch uses. Every thread computes with subnormal
     numbers. If a task raises, so does this, after the other threads have done the rest.
-
-    `backwards`, from the last piece to the first, is for a second look at data: what was read last
-    is in the cache yet.
     """
     if size <= piece:
         counts = np.zeros(num_counts, np.int64)
@@ -46,8 +64,7 @@ def spread(
             if size:
                 task(0, size, counts)
         return counts
-    starts = range(0, size, piece)
-    pieces = iter(starts[::-1] if backwards else starts)  # next() is atomic under the lock
+    pieces = iter(range(0, size, piece))  # next() is atomic under the lock
     found: list[Counts] = []
     raised: list[BaseException] = []
 

@@ -1,33 +1,14 @@
-"""Rounding from bf16 and to bf16 on the CPU: the kernels for fp32, between two casts in the cache.
-
-A piece is widened, rounded and narrowed before the next is looked at. The result is rounded to
-bf16 to nearest, ties to even, which changes nothing if bf16 holds the format.
-"""
+"""bf16 from fp32 and back, on their bits."""
 
 # pyright: reportCallIssue=false
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 
-from floatscope.rounding.kernels import (
-    checksum,
-    numba_blocks,
-    numba_chance,
-    numba_elements,
-    numba_nearest,
-    numba_plain,
-    numba_scales,
-)
 from floatscope.rounding.kernels.numba_bits import prefetch, shift_left, shift_right
-from floatscope.rounding.kernels.numba_blocks import round_strips
-from floatscope.rounding.kernels.numba_elements import round_span
 
-PIECE = 1 << 14
-"""Elements between the casts."""
 LINES, AHEAD = 64, 2048
 """Elements between two requests for memory, and how far ahead these look."""
 
@@ -71,62 +52,3 @@ def narrow(x, out):
             out[i] = nearest_bf16(x[i])
     for i in range(whole, x.size):
         out[i] = nearest_bf16(x[i])
-
-
-def _spans(widens: bool, narrows: bool, revision: int) -> Any:
-    @njit(nogil=True, cache=True)
-    def spans(x, out, offset, g, key, spare, counts, counted):
-        """`round_span` for x or out of bf16."""
-        wide, result = np.empty(PIECE, np.uint32), np.empty(PIECE if revision > 0 else 0, np.uint32)
-        for first in range(0, x.size, PIECE):
-            last = min(first + PIECE, x.size)
-            given = widen(x[first:last], wide) if widens else x[first:last]
-            target = result[: last - first] if narrows else out[first:last]
-            at = u64(offset + u64(first))
-            round_span(given, target, at, g, key, spare, False, counts, counted)
-            if narrows:
-                narrow(target, out[first:last])
-
-    return spans
-
-
-def _strips(widens: bool, narrows: bool, revision: int) -> Any:
-    @njit(nogil=True, cache=True, error_model="numpy")
-    def strips(
-        x, out, columns, stored, height, width, rule, element, amax_before, tensor_encode, apart,
-        plain, stream, chance, g, offset, key, spare, counts,
-    ):  # fmt: skip
-        """`round_strips` for x or out of bf16."""
-        whole = height * columns
-        size = min(max(PIECE // whole, 1) * whole, x.size)
-        wide, result = np.empty(size, np.uint32), np.empty(size if revision > 0 else 0, np.uint32)
-        per_strip = (columns + width - 1) // width
-        for first in range(0, x.size, size):
-            last = min(first + size, x.size)
-            given = widen(x[first:last], wide) if widens else x[first:last]
-            target = result[: last - first] if narrows else out[first:last]
-            kept = stored[first // whole * per_strip : (last + whole - 1) // whole * per_strip]
-            round_strips(
-                given, target, columns, kept, height, width, rule, element, amax_before,
-                tensor_encode, apart, plain, stream, chance, g, u64(offset + u64(first)), key,
-                spare, counts,
-            )  # fmt: skip
-            if narrows:
-                narrow(target, out[first:last])
-
-    return strips
-
-
-_SPANS = checksum(numba_elements) + checksum(numba_chance) + checksum(numba_nearest)
-_STRIPS = sum(map(checksum, (numba_blocks, numba_scales, numba_plain, numba_chance)))
-
-SPANS = {
-    (widens, narrows): _spans(widens, narrows, _SPANS)
-    for widens, narrows in ((True, True), (True, False), (False, True))
-}
-"""Of single elements, by whether x and whether out is bf16."""
-STRIPS = {
-    (widens, narrows): _strips(widens, narrows, _STRIPS)
-    for widens, narrows in ((True, True), (True, False), (False, True))
-}
-"""Of blocks, by the same."""

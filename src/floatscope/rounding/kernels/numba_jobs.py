@@ -1,0 +1,227 @@
+"""The kernels of rounding as regions: what each thread does with a job.
+
+bf16 is widened to fp32, rounded and narrowed again by pieces that stay in the cache; the result is
+rounded to bf16 to nearest, ties to even, which changes nothing if bf16 holds the format.
+"""
+
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportPrivateImportUsage=false
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import carray, cfunc
+
+from floatscope.rounding import jobs
+from floatscope.rounding.grid import INDEX
+from floatscope.rounding.jobs import COUNTED, Amax, Region, Span, Strips
+from floatscope.rounding.kernels import (
+    checksum,
+    numba_amax,
+    numba_bf16,
+    numba_blocks,
+    numba_chance,
+    numba_codes,
+    numba_elements,
+    numba_nearest,
+    numba_plain,
+    numba_powers,
+    numba_region,
+    numba_scales,
+)
+from floatscope.rounding.kernels.numba_amax import amax_of, finite_amax_of
+from floatscope.rounding.kernels.numba_bf16 import narrow, widen
+from floatscope.rounding.kernels.numba_blocks import round_strips
+from floatscope.rounding.kernels.numba_codes import encode_span
+from floatscope.rounding.kernels.numba_elements import round_span
+from floatscope.rounding.kernels.numba_powers import round_powers
+from floatscope.rounding.kernels.numba_region import (
+    REGION,
+    add_counts,
+    flushes,
+    pointer,
+    raise_to,
+    take,
+)
+from floatscope.rounding.receipt import NUM_COUNTS
+
+PIECE = 1 << 14
+"""Elements between the casts from bf16 and to it."""
+GRID = len(INDEX)
+
+SPAN, STRIPS, AMAX = np.dtype(Span), np.dtype(Strips), np.dtype(Amax)
+u16, u32, u64, f32, f64 = np.uint16, np.uint32, np.uint64, np.float32, np.float64
+
+
+def _span(given: Any, wanted: Any, revision: int) -> Any:
+    widens, narrows = given is u16, wanted is u16
+
+    @cfunc(REGION, cache=True)
+    def span(p):
+        job = carray(p, 1, SPAN)[0]
+        if flushes(job.one):
+            return
+        x, out = carray(pointer(job.x, given), job.size), carray(pointer(job.out, wanted), job.size)
+        g, counts = carray(pointer(job.grid, u64), GRID), np.zeros(NUM_COUNTS, np.int64)
+        step = PIECE if widens or narrows else job.piece
+        wide = np.empty(step if widens else 0, u32)
+        room = np.empty(step if narrows and revision > 0 else 0, u32)
+        start = take(p) * job.piece
+        while start < job.size:
+            stop = min(start + job.piece, job.size)
+            for first in range(start, stop, step):
+                last = min(first + step, stop)
+                xs = widen(x[first:last], wide) if widens else x[first:last]
+                ys = room[: last - first] if narrows else out[first:last]
+                xs = xs.copy() if job.shared and not widens else xs
+                at = u64(job.offset + u64(first))
+                round_span(xs, ys, at, g, job.key, job.spare, job.stream, counts, job.counted)
+                if narrows:
+                    narrow(ys, out[first:last])
+            start = take(p) * job.piece
+        add_counts(p, counts)
+
+    return span
+
+
+def _powers(revision: int) -> Any:
+    @cfunc(REGION, cache=True)
+    def powers(p):
+        job = carray(p, 1, SPAN)[0]
+        if flushes(job.one):
+            return
+        x, out = carray(pointer(job.x, u32), job.size), carray(pointer(job.out, u32), job.size)
+        g = carray(pointer(job.grid, u64), GRID)
+        counts = np.zeros(NUM_COUNTS if revision > 0 else 0, np.int64)
+        start = take(p) * job.piece
+        while start < job.size:
+            stop = min(start + job.piece, job.size)
+            xs = x[start:stop].copy() if job.shared else x[start:stop]
+            round_powers(xs, out[start:stop], g, counts, job.stream, job.counted)
+            start = take(p) * job.piece
+        add_counts(p, counts)
+
+    return powers
+
+
+def _codes(given: Any, code: Any, revision: int) -> Any:
+    @cfunc(REGION, cache=True)
+    def codes(p):
+        job = carray(p, 1, SPAN)[0]
+        if flushes(job.one):
+            return
+        x, out = carray(pointer(job.x, given), job.size), carray(pointer(job.out, code), job.size)
+        g = carray(pointer(job.grid, u64), GRID)
+        counts = np.zeros(NUM_COUNTS if revision > 0 else 0, np.int64)
+        start = take(p) * job.piece
+        while start < job.size:
+            stop = min(start + job.piece, job.size)
+            at = u64(job.offset + u64(start))
+            xs, ys = x[start:stop], out[start:stop]
+            encode_span(xs, ys, at, g, job.key, job.spare, counts, job.counted)
+            start = take(p) * job.piece
+        add_counts(p, counts)
+
+    return codes
+
+
+def _strips(given: Any, wanted: Any, revision: int) -> Any:
+    widens, narrows = given is u16, wanted is u16
+
+    @cfunc(REGION, cache=True, error_model="numpy")
+    def strips(p):
+        job = carray(p, 1, STRIPS)[0]
+        if flushes(job.one):
+            return
+        height, width, columns = job.height, job.width, job.columns
+        whole, size, per_strip = (
+            height * columns,
+            job.rows * columns,
+            (columns + width - 1) // width,
+        )
+        x, out = carray(pointer(job.x, given), size), carray(pointer(job.out, wanted), size)
+        stored = carray(pointer(job.stored, f32), job.size * per_strip)
+        g, element = carray(pointer(job.grid, u64), GRID), carray(pointer(job.element, f64), 3)
+        counts = np.zeros(NUM_COUNTS, np.int64)
+        step = max(PIECE // whole, 1) if widens or narrows else job.piece
+        wide = np.empty(min(step * whole, size) if widens else 0, u32)
+        room = np.empty(min(step * whole, size) if narrows and revision > 0 else 0, u32)
+        pieces = (job.size + job.piece - 1) // job.piece
+        turn = take(p)
+        while turn < pieces:
+            start = (pieces - 1 - turn if job.backwards else turn) * job.piece
+            stop = min(start + job.piece, job.size)
+            for first in range(start, stop, step):
+                last = min(first + step, stop)
+                here, there = first * whole, min(last * whole, size)
+                xs = widen(x[here:there], wide) if widens else x[here:there]
+                ys = room[: there - here] if narrows else out[here:there]
+                xs = xs.copy() if job.shared and not widens else xs
+                round_strips(
+                    xs, ys, columns, stored[first * per_strip : last * per_strip], height, width,
+                    job.rule, element, job.amax, job.tensor_encode, job.apart, job.plain,
+                    job.stream, job.chance, g, u64(job.offset + u64(here)), job.key, job.spare,
+                    counts,
+                )  # fmt: skip
+                if narrows:
+                    narrow(ys, out[here:there])
+            turn = take(p)
+        add_counts(p, counts)
+
+    return strips
+
+
+def _amax(given: Any, revision: int) -> Any:
+    @cfunc(REGION, cache=True)
+    def amax(p):
+        job = carray(p, 1, AMAX)[0]
+        x = carray(pointer(job.x, given), job.size)
+        start = take(p) * job.piece
+        while start < job.size and revision > 0:
+            xs = x[start : min(start + job.piece, job.size)]
+            largest = finite_amax_of(xs) if job.finite else amax_of(xs)
+            raise_to(p, COUNTED, np.int64(largest))
+            start = take(p) * job.piece
+
+    return amax
+
+
+_REVISION = sum(
+    checksum(module)
+    for module in (
+        jobs, numba_amax, numba_bf16, numba_blocks, numba_chance, numba_codes, numba_elements,
+        numba_nearest, numba_plain, numba_powers, numba_region, numba_scales,
+    )
+)  # fmt: skip
+
+
+@cache
+def span_region(given: Any, wanted: Any) -> Region:
+    """Rounds elements one by one: `jobs.Span`; values are read as unsigned integers."""
+    return Region(_span(given, wanted, _REVISION))
+
+
+@cache
+def powers_region() -> Region:
+    """The same of fp32 to powers of two."""
+    return Region(_powers(_REVISION))
+
+
+@cache
+def codes_region(given: Any, code: Any) -> Region:
+    """The same to codes of a width."""
+    return Region(_codes(given, code, _REVISION))
+
+
+@cache
+def strips_region(given: Any, wanted: Any) -> Region:
+    """Rounds blocks: `jobs.Strips`."""
+    return Region(_strips(given, wanted, _REVISION))
+
+
+@cache
+def amax_region(given: Any) -> Region:
+    """Finds the largest magnitude: `jobs.Amax`."""
+    return Region(_amax(given, _REVISION))
