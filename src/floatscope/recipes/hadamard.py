@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from floatscope.rounding import StochasticKey
-from floatscope.rounding.on_cpu import bits_of
+from floatscope.rounding.on_cpu import BITS, address_of
 from floatscope.rounding.outputs import has_values
 from floatscope.rounding.pages import fresh
 from floatscope.rounding.random_bits import random_bits
-from floatscope.rounding.threads import spread
+from floatscope.rounding.threads import share
 
 PIECE = 1 << 17
 """Elements that a thread takes at a time."""
@@ -52,22 +52,21 @@ def _by_kernel(
     memory: Tensor, size: int, seed: int, is_transposed: bool, room: Tensor | None
 ) -> Tensor:
     """Along the rows of a contiguous matrix; the result is transposed if the matrix was."""
-    from floatscope.recipes.kernels.numba_hadamard import turn_rows
+    from floatscope.recipes.kernels.numba_hadamard import Turn, turn_region
 
     rows, columns = memory.shape
     room = (
         fresh(torch.Size([memory.numel()]), torch.float32, memory.device) if room is None else room
     )
     out = room.view((columns, rows) if is_transposed else (rows, columns))
-    if not has_values(memory):
-        return out
-    given, target = bits_of(memory).reshape(-1), out.view(-1).numpy()
-    signs, factor = np.array(signs_of(size, seed), np.float32), np.float32(size**-0.5)
-
-    def piece(first: int, last: int, _: object) -> None:
-        turn_rows(given, target, columns, signs, factor, is_transposed, first * size, last * size)
-
-    spread(piece, rows // size, 0, max(PIECE // (size * columns), 1))
+    if has_values(memory):
+        signs = np.array(signs_of(size, seed), np.float32)
+        job = Turn(
+            size=rows // size, piece=max(PIECE // (size * columns), 1), one=1,
+            x=memory.data_ptr(), out=out.data_ptr(), signs=address_of(signs), group=size,
+            columns=columns, factor=size**-0.5, transposed=is_transposed,
+        )  # fmt: skip
+        share(turn_region(BITS[memory.dtype]), job)
     return out
 
 

@@ -17,7 +17,7 @@ from floatscope.rounding.block_layout import Layout
 from floatscope.rounding.cast import Cast
 from floatscope.rounding.grid import INDEX, grid_of
 from floatscope.rounding.jobs import Amax, Region, Strips
-from floatscope.rounding.on_cpu import BITS, SMALL_PIECE, STREAM_BYTES, address_of
+from floatscope.rounding.on_cpu import BITS, NARROW, SMALL_PIECE, STREAM_BYTES, address_of
 from floatscope.rounding.receipt import NUM_COUNTS
 from floatscope.rounding.reference_blocks import tensor_encode, top_fraction_bits
 from floatscope.rounding.threads import Counts, share, spread
@@ -35,8 +35,6 @@ SHORTEST_ROW = 256
 """A tensor with one scale is cut into rows of this length or longer, or not at all."""
 
 _RULES = list(ScaleRule)
-_NARROW = {torch.float32, torch.bfloat16}
-"""Dtypes that the kernels take as they are, not as fp32."""
 
 
 def blocks_on_cpu(
@@ -111,7 +109,7 @@ class _Strips:
             columns = width * math.gcd(x.numel() // width, LONGEST_ROW // width)
             rows = x.numel() // columns
             stored = stored.reshape(rows, -1)
-        is_direct = {x.dtype, out.dtype} <= _NARROW
+        is_direct = {x.dtype, out.dtype} <= NARROW
         job = Strips(
             size=-(-rows // height), one=1, stored=address_of(stored), grid=self.grid_address,
             element=self.element_address, rows=rows, columns=columns, height=height, width=width,
@@ -199,7 +197,7 @@ def _amax(x: Tensor, *, finite: bool) -> np.uint32:
 
     The first is quicker to find, and the second only where it is none.
     """
-    if x.dtype not in _NARROW:
+    if x.dtype not in NARROW:
         flat, found = x.reshape(-1), [np.uint32(0)]
 
         def piece(start: int, stop: int, counts: Counts) -> None:

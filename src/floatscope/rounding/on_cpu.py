@@ -25,8 +25,9 @@ survive a fork."""
 
 BITS = {torch.float32: np.uint32, torch.float64: np.uint64, torch.bfloat16: np.uint16}
 """The unsigned integers that have the bits of values."""
-_CODES = {1: np.uint8, 2: np.uint16, 4: np.uint32}
-_NARROW = {torch.float32, torch.bfloat16}
+_CODES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+NARROW = {torch.float32, torch.bfloat16}
+"""Dtypes that the kernels of fp32 take as they are."""
 
 
 def round_cpu(
@@ -47,10 +48,10 @@ def round_cpu(
         The counts of `receipt.COUNTS`.
     """
     carrier, grid, is_power = _constants(cast.form, cast.rules, x.dtype)
-    is_direct = carrier == x.dtype == out.dtype
-    if is_direct or (carrier is torch.float32 and {x.dtype, out.dtype} <= _NARROW):
-        is_power = is_power and is_direct and carrier is torch.float32
-        job = _span(x, out, grid, cast, offset, counted=is_counted or (is_power and cast.can_raise))
+    is_power = is_power and x.dtype == out.dtype == torch.float32
+    is_direct = is_power or carrier == x.dtype == out.dtype
+    if is_direct or (carrier is torch.float32 and {x.dtype, out.dtype} <= NARROW):
+        job = _span(x, out, grid, cast, offset, is_counted or (is_power and cast.can_raise))
         job.stream = is_direct and not is_fresh and _can_stream(out)
         return share(_region(x.dtype, out.dtype, is_power), job)
     x, out = x.reshape(-1), out.view(-1)
