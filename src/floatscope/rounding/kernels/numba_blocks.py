@@ -111,12 +111,19 @@ def amax_row(x, amax, width, room):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def amax_strip(x, first, rows, columns, stride, width, amax, room):
-    """The same for a segment of a strip: so many rows, `stride` apart, and columns of them."""
+    """The same for a segment of a strip: so many rows, `stride` apart, and columns of them.
+
+    Several rows become one first, the largest of each column: that is vector work.
+    """
     if width == 1:
         amax_columns(x, first, rows, columns, stride, amax)
+    elif rows == 1:
+        amax_row(x[first : first + columns], amax, width, room)
     else:
-        for start in range(first, first + rows * stride, stride):
-            amax_row(x[start : start + columns], amax, width, room)
+        largest = room[2, :columns]
+        largest[:] = NONE
+        amax_columns(x, first, rows, columns, stride, largest)
+        amax_row(largest, amax, width, room)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -286,7 +293,7 @@ def _round_strips(revision: int) -> Any:
         num_blocks = (segment + width - 1) // width
         amax = np.empty(num_blocks, np.uint32)
         encode, scale = np.empty(num_blocks, np.float32), np.empty(num_blocks, np.float32)
-        room, halves = np.empty((2, segment), np.float32), np.empty((2, segment), np.uint32)
+        room, halves = np.empty((2, segment), np.float32), np.empty((3, segment), np.uint32)
         per_strip = (columns + width - 1) // width
         for top in range(0, rows, height):
             down = min(height, rows - top)
@@ -300,9 +307,15 @@ def _round_strips(revision: int) -> Any:
                 found = amax[:blocks]
                 scale_blocks(found, rule, encode, scale, kept, element, tensor_encode, apart)
                 ahead = segment if left + across < columns else height * columns - left
-                if plain and width == 1 and not chance:
+                if plain and not chance and (width == 1 or down > 1):
+                    encodes, scales = encode, scale
+                    if width > 1:
+                        encodes, scales = room[0, :across], room[1, :across]
+                        repeat(encode, width, encodes)
+                        repeat(scale, width, scales)
                     plain_columns(
-                        x, out, at, down, across, columns, encode, scale, divide, stream, ahead, g,
+                        x, out, at, down, across, columns, encodes, scales, divide, stream, ahead,
+                        g,
                     )  # fmt: skip
                     continue
                 for start in range(at, at + down * columns, columns):
