@@ -229,6 +229,19 @@ def repeat(factors, width, out):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def round_columns(
+    x, out, first, rows, columns, stride, encode, scale, width, divide, stream, ahead, g, room,
+):  # fmt: skip
+    """Round a segment of a strip to nearest and uncounted, column by column."""
+    if width > 1:
+        encodes, scales = room[0, :columns], room[1, :columns]
+        repeat(encode, width, encodes)
+        repeat(scale, width, scales)
+        encode, scale = encodes, scales
+    plain_columns(x, out, first, rows, columns, stride, encode, scale, divide, stream, ahead, g)
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def chance_row(x, out, encodes, scales, divide, g, at, key, spare, counts):
     """`stochastic`, also for indices that pass a multiple of 2^32, where the key's words change."""
     head = min(x.size, np.int64(1 << 32) - np.int64(u32(at)))
@@ -308,14 +321,9 @@ def _round_strips(revision: int) -> Any:
                 scale_blocks(found, rule, encode, scale, kept, element, tensor_encode, apart)
                 ahead = segment if left + across < columns else height * columns - left
                 if plain and not chance and (width == 1 or down > 1):
-                    encodes, scales = encode, scale
-                    if width > 1:
-                        encodes, scales = room[0, :across], room[1, :across]
-                        repeat(encode, width, encodes)
-                        repeat(scale, width, scales)
-                    plain_columns(
-                        x, out, at, down, across, columns, encodes, scales, divide, stream, ahead,
-                        g,
+                    round_columns(
+                        x, out, at, down, across, columns, encode, scale, width, divide, stream,
+                        ahead, g, room,
                     )  # fmt: skip
                     continue
                 for start in range(at, at + down * columns, columns):
