@@ -301,8 +301,8 @@ def _round_strips(revision: int) -> Any:
         nearest, past the caches, for rows of aligned lines and a width that `past_row` has.
         """
         rows, divide = x.size // columns, rule == AMAX_DIVIDE and revision > 0
-        segment = LONG_SEGMENT if height == 1 else SEGMENT
-        segment = min(max(width, segment // width * width), columns)
+        longest = LONG_SEGMENT if height == 1 else SEGMENT
+        segment = min(max(width, longest // width * width), columns)
         num_blocks = (segment + width - 1) // width
         amax = np.empty(num_blocks, np.uint32)
         encode, scale = np.empty(num_blocks, np.float32), np.empty(num_blocks, np.float32)
@@ -316,8 +316,7 @@ def _round_strips(revision: int) -> Any:
                 amax[:] = amax_before
                 if amax_before == NONE:
                     amax_strip(x, at, down, across, columns, width, amax, halves)
-                kept = stored[top // height * per_strip + first :][:blocks]
-                found = amax[:blocks]
+                kept, found = stored[top // height * per_strip + first :][:blocks], amax[:blocks]
                 scale_blocks(found, rule, encode, scale, kept, element, tensor_encode, apart)
                 ahead = segment if left + across < columns else height * columns - left
                 if plain and not chance and (width == 1 or down > 1):
@@ -327,10 +326,10 @@ def _round_strips(revision: int) -> Any:
                     )  # fmt: skip
                     continue
                 for start in range(at, at + down * columns, columns):
-                    xs, ys = x[start : start + across], out[start : start + across]
                     round_row(
-                        xs, ys, encode, scale, width, divide, plain, stream, chance, ahead, g,
-                        u64(offset + u64(start)), key, spare, room, counts,
+                        x[start : start + across], out[start : start + across], encode, scale,
+                        width, divide, plain, stream, chance, ahead, g, u64(offset + u64(start)),
+                        key, spare, room, counts,
                     )  # fmt: skip
 
     return round_strips
