@@ -10,7 +10,7 @@ import floatscope
 
 ROOT = Path(floatscope.__file__).parent
 FLOORS = {
-    "errors": 0, "paths": 0, "files": 0.5, "tables": 0.7,
+    "errors": 0, "paths": 0, "compiled": 0, "files": 0.5, "tables": 0.7,
     "formats": 1, "rounding": 2, "spectrum": 3, "recipes": 4, "memory": 5, "doctor": 5,
     "lab": 6, "report": 7, "integrations": 8, "cli": 8,
 }  # fmt: skip

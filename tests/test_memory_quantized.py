@@ -16,8 +16,8 @@ from floatscope.memory.reconcile import between, reconcile
 from floatscope.memory.trace import trace
 from floatscope.recipes import recipe
 from floatscope.recipes.accumulate import accumulate
-from floatscope.recipes.hadamard import turned
 from floatscope.rounding import block_round, round_to
+from floatscope.rounding.hadamard import Hadamard, turned
 from floatscope.rounding.outputs import shapes_only
 from tests.memory_workloads import tiny_gpt
 
@@ -119,7 +119,7 @@ def test_rounding_of_shapes_alone() -> None:
             for name, axis in (("mxfp8-e4m3", -1), ("nvfp4", -2), ("fp8-tensor", -1)):
                 blocks = block_round(x, name, axis=axis, dtype=torch.bfloat16, apart=True)
                 assert (blocks.values.shape, blocks.values.dtype) == (x.shape, torch.bfloat16)
-            assert turned(x, 16, -1, 3).shape == x.shape
+            assert turned(x, Hadamard(16, 3), -1).shape == x.shape
             assert accumulate(x, x.mT.contiguous(), "hopper-fp8").shape == (64, 64)
         with pytest.raises(FormatError, match="looks into memory"):
             block_round(x, "mxfp4")
@@ -135,5 +135,5 @@ def test_rounding_of_shapes_alone() -> None:
 def test_what_a_trace_makes_first_does_not_stay_fake() -> None:
     trace(tiny_gpt("nvfp4", "materialized")[0])
     x = torch.randn(32, 32)
-    assert torch.equal(turned(x, 16, -1, 0), turned(x, 16, -1, 0))
-    assert type(turned(x, 16, -1, 0)) is torch.Tensor
+    assert torch.equal(turned(x, Hadamard(16, 0), -1), turned(x, Hadamard(16, 0), -1))
+    assert type(turned(x, Hadamard(16, 0), -1)) is torch.Tensor

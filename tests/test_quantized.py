@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,18 +16,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from floatscope.errors import RecipeError
+from floatscope.errors import FormatError, RecipeError
 from floatscope.formats import BlockFormat
 from floatscope.recipes import CATALOGUE, Recipe, quantized
 from floatscope.recipes.backend import has_units
 from floatscope.recipes.compute import compute
 from floatscope.recipes.formats_of import Kept, Operand, Operands
-from floatscope.recipes.hadamard import signs_of, turned
 from floatscope.recipes.keeping_out import kept_weights
 from floatscope.recipes.multiply import multiply
 from floatscope.recipes.quantize import Quantized, carrier_of, quantize
 from floatscope.recipes.quantized import Memory, Report
 from floatscope.rounding import block_round, round_to
+from floatscope.rounding.hadamard import Hadamard, turned
 
 LOW = [name for name, r in CATALOGUE.items() if r.operands is not None]
 FAST = [name for name in LOW if name != "fp8-deepseek"]
@@ -321,30 +322,72 @@ def test_square_weight_blocks_commute_with_transposition() -> None:
 
 
 def test_the_hadamard_transform_cancels() -> None:
-    assert signs_of(16, seed=3) != signs_of(16, seed=4)
+    assert not np.array_equal(Hadamard(16, 3).signs, Hadamard(16, 4).signs)
     a, b = torch.randn(8, 56), torch.randn(56, 5)  # a rest of 8 is left alone
-    product = turned(a, 16, -1, 3) @ turned(b, 16, -2, 3)
+    product = turned(a, Hadamard(16, 3), -1) @ turned(b, Hadamard(16, 3), -2)
     torch.testing.assert_close(product, a @ b, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("size", [2, 16, 32])
 def test_the_hadamard_transform_is_sylvesters(size: int) -> None:
     matrix = torch.tensor(scipy.linalg.hadamard(size), dtype=torch.float32)
-    expected = torch.tensor(signs_of(size, 3))[:, None] * matrix * np.float32(size**-0.5)
-    assert torch.equal(turned(torch.eye(size), size, -1, 3), expected)
+    expected = torch.tensor(Hadamard(size, 3).signs)[:, None] * matrix * np.float32(size**-0.5)
+    assert torch.equal(turned(torch.eye(size), Hadamard(size, 3), -1), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("columns", [1, 37, 64, 200])
-def test_the_hadamard_kernel_adds_as_torch_does(columns: int, dtype: torch.dtype) -> None:
-    x = torch.randn(48, columns).to(dtype)
-    stacked = x[None].repeat(2, 1, 1)  # which the kernel leaves to Torch
-    for size in (16, 32):
-        down, across = turned(x, size, -2, 3), turned(x.mT, size, -1, 3)
-        assert down.is_contiguous()
-        assert across.is_contiguous()
-        assert torch.equal(down, turned(stacked, size, -2, 3)[1])
-        assert torch.equal(across, down.mT)
+@pytest.mark.parametrize("form", ["nvfp4", "mxfp4", "fp8-rowwise"])
+def test_blocks_turned_on_the_way_are_those_of_the_transform(
+    form: str, columns: int, dtype: torch.dtype
+) -> None:
+    x = torch.randn(96, columns).to(dtype)
+    for transform in (Hadamard(16, 3), Hadamard(32, 4)):
+        for about in ({}, {"rounding": "stochastic", "key": 7}):
+            expected = block_round(turned(x, transform, -2), form, axis=-2, apart=True, **about)
+            found = block_round(x, form, axis=-2, apart=True, transform=transform, **about)
+            across = block_round(x.mT, form, axis=-1, apart=True, transform=transform)
+            for one, other in zip(found, expected, strict=True):
+                assert one is other or torch.equal(one, other)
+            if not about:
+                assert torch.equal(across.values, found.values.mT)
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, 3e38, 1e-45])
+def test_blocks_turned_on_the_way_at_the_edges(value: float) -> None:
+    x, transform = torch.randn(64, 40), Hadamard(16, 3)
+    x[17, 5] = value
+    for form in ("nvfp4", "mxfp4"):
+        expected = block_round(turned(x, transform, -2), form, axis=-2)
+        found = block_round(x, form, axis=-2, transform=transform)
+        assert torch.equal(found.values.nan_to_num(9e9), expected.values.nan_to_num(9e9))
+
+
+@pytest.mark.parametrize("shape", [(64, 48), (96, 37), (40, 200), (16, 1)])
+@pytest.mark.parametrize("form", ["nvfp4", "mxfp4", "mxfp8-e4m3", "fp8-tensor", "fp8-128x128"])
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_elements_counted_down_the_columns(form: str, axis: int, shape: tuple[int, int]) -> None:
+    x, about = torch.randn(shape), {"rounding": "stochastic", "key": 7}
+    expected = block_round(x.mT.contiguous(), form, axis=-3 - axis, **about)
+    found = block_round(x, form, axis=axis, transposed=True, **about)
+    assert torch.equal(found.values, expected.values.mT)
+    assert torch.equal(found.scales, expected.scales.mT if found.scales.ndim else expected.scales)
+    turning = {"transform": Hadamard(16, 3), **about}
+    expected = block_round(x.mT.contiguous(), form, axis=-3 - axis, **turning)
+    assert torch.equal(
+        block_round(x, form, axis=axis, transposed=True, **turning).values, expected.values.mT
+    )
+
+
+def test_only_a_matrix_is_counted_down_the_columns() -> None:
+    with pytest.raises(FormatError, match="only a matrix has a transpose"):
+        block_round(torch.randn(2, 16, 16), "nvfp4", rounding="stochastic", key=1, transposed=True)
+
+
+@pytest.mark.parametrize("size", [0, 12, -4])
+def test_a_transform_is_of_a_power_of_two(size: int) -> None:
+    with pytest.raises(FormatError, match="power of two"):
+        Hadamard(size)
 
 
 @pytest.mark.skipif(not has_units("bf16", torch.device("cpu")), reason="no bf16 units")

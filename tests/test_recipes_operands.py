@@ -21,11 +21,11 @@ from floatscope.formats import BlockFormat, ScaleRule
 from floatscope.recipes import CATALOGUE, Recipe, multiply, quantized
 from floatscope.recipes.compute import compute
 from floatscope.recipes.formats_of import Kept, Operand, Operands, ProductName, RoleName
-from floatscope.recipes.hadamard import signs_of
 from floatscope.recipes.quantize import Quantized, quantize
 from floatscope.recipes.report import Memory
 from floatscope.recipes.which import Found
 from floatscope.rounding import StochasticKey, block_round
+from floatscope.rounding.hadamard import Hadamard
 from floatscope.rounding.random_bits import random_bits
 from floatscope.rounding.reference import round_value
 from floatscope.rounding.reference_blocks import scaling, tensor_encode
@@ -176,7 +176,7 @@ def left_over(operand: Quantized, is_left: bool) -> Tensor:
 def hadamard(x: Tensor, size: int, down: bool) -> Tensor:
     """The transform by the fast algorithm's additions, in fp32, element by element."""
     rows = x.float().numpy().T.copy() if down else x.float().numpy().copy()
-    signs = np.array(signs_of(size, SEED), np.float32)
+    signs = Hadamard(size, SEED).signs
     for start in range(0, rows.shape[1] // size * size, size):
         part = rows[:, start : start + size] * signs
         step = 1

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from floatscope.formats import BlockFormat, FloatFormat
 from floatscope.recipes.formats_of import Operand
-from floatscope.rounding import block_round, round_to
+from floatscope.rounding import Blocks, block_round, round_to
+from floatscope.rounding.hadamard import Hadamard, turned
 
 BF16_FRACTION = 7
 
@@ -39,24 +40,36 @@ def quantize(
     key: int = 0,
     amax: float | None = None,
     room: Tensor | None = None,
+    transform: Hadamard | None = None,
+    *,
+    transposed: bool = False,
 ) -> Quantized:
     """Quantize one operand of a product.
 
     Args:
         x: a matrix, or matrices stacked along the first dimension.
-        operand: how; a Hadamard transform is done before (`hadamard.turned`).
+        operand: how; a Hadamard transform is given by itself.
         axis: the dimension that the product contracts, -1 or -2.
         key: of stochastic rounding.
         amax: the magnitude that a per-tensor scale is made for, if not the tensor's own.
         room: flat memory of the dtype of `carrier_of(operand)` for as many elements, which the
             values may be in.
+        transform: done along the contracted dimension before.
+        transposed: count elements for stochastic rounding as those of the transpose; of a matrix
+            in blocks.
     """
-    if _is_transposed(x) and operand.rounding != "stochastic":
-        return _transposed(quantize(x.mT, operand, -3 - axis, key, amax, room))
     form, chance = operand.form, key if operand.rounding == "stochastic" else None
+    has_blocks = isinstance(form, BlockFormat) and amax is None
+    if _is_transposed(x) and (chance is None or (has_blocks and x.ndim == 2)):
+        other = quantize(
+            x.mT, operand, -3 - axis, key, amax, room, transform, transposed=not transposed
+        )
+        return _transposed(other)
     carrier, out = carrier_of(operand), None if room is None else room.view(x.shape)
     if not x.numel():  # an expert without tokens
         return Quantized(x.to(carrier))
+    if transform is not None and not has_blocks:
+        x = turned(x, transform, axis)
     if not isinstance(form, BlockFormat):
         values = round_to(
             x.float(), form, rounding=operand.rounding, key=chance, out=out, dtype=carrier
@@ -75,7 +88,14 @@ def quantize(
         out=out,
         dtype=carrier,
         apart=True,
+        transform=transform,
+        transposed=transposed,
     )
+    return _of_blocks(blocks, form, operand)
+
+
+def _of_blocks(blocks: Blocks, form: BlockFormat, operand: Operand) -> Quantized:
+    """Rounded blocks, and the scales that were left out of their values."""
     if blocks.tensor_encode is not None:
         return Quantized(
             blocks.values, torch.ones_like(blocks.tensor_encode) / blocks.tensor_encode

@@ -19,7 +19,6 @@ from torch.autograd import forward_ad
 from floatscope.errors import RecipeError
 from floatscope.recipes import convolution, native_fp8
 from floatscope.recipes.formats_of import Operand, Operands, ProductName, RoleName
-from floatscope.recipes.hadamard import turned
 from floatscope.recipes.marks import memory_of, version_of
 from floatscope.recipes.multiply import multiply
 from floatscope.recipes.operations import Kind, is_attention, tensors_in
@@ -31,6 +30,7 @@ from floatscope.recipes.roles import Roles, Weight
 from floatscope.recipes.rooms import Rooms
 from floatscope.recipes.which import Found, in_backward, in_forward
 from floatscope.rounding import StochasticKey
+from floatscope.rounding.hadamard import Hadamard, turned
 
 aten = torch.ops.aten
 
@@ -43,8 +43,6 @@ _MATRIX = {
     aten.addmv.default: (1, 2),
 }
 """Where the operands of a product stand; what stands before them is added to it."""
-TURNED = "turned"
-"""The room for what a Hadamard transform makes."""
 CASTS = (aten._to_copy.default, aten.clone.default)
 _OF_VECTORS = ("MvBackward0", "AddmvBackward0")
 _SCRIPTED = "DifferentiableGraphBackward"
@@ -277,15 +275,15 @@ class QuantizedProducts:
         room: Tensor | None,
     ) -> Quantized:
         x = x.detach()  # what is kept must not keep the graph
-        if operand.hadamard:
-            room_between = self._rooms.like(x, torch.float32, TURNED)
-            x = turned(x, operand.hadamard, axis, self.memory.seed, room_between)
+        transform = Hadamard(operand.hadamard, self.memory.seed) if operand.hadamard else None
         amax = None
         if operand.history and weight.parameter is not None:
+            if transform is not None:
+                x, transform = turned(x, transform, axis), None
             own = float(x.abs().amax()) if x.numel() else 0.0
             amax = self.memory.amax(f"{weight.name}/{product}/{role}", own, operand.history)
         key = self._key(x, operand, product, role, weight)
-        return quantize(x, operand, axis, key, amax, room)
+        return quantize(x, operand, axis, key, amax, room, transform)
 
     def _key(
         self, x: Tensor, operand: Operand, product: ProductName, role: RoleName, weight: Weight

@@ -15,8 +15,9 @@ from floatscope.formats import BlockFormat, Format, ScaleRule
 from floatscope.formats import format as format_called
 from floatscope.rounding.block_layout import Layout, layout_of
 from floatscope.rounding.blocks_anywhere import blocks_anywhere
-from floatscope.rounding.blocks_on_cpu import blocks_on_cpu
+from floatscope.rounding.blocks_on_cpu import blocks_on_cpu, can_count_columns, can_turn
 from floatscope.rounding.cast import DTYPES, Cast, cast_to, keyed
+from floatscope.rounding.hadamard import Hadamard, turned
 from floatscope.rounding.modes import Rounding
 from floatscope.rounding.outputs import can_write, check_plain, has_values, mark_changed, source_for
 from floatscope.rounding.pages import fresh_like
@@ -58,6 +59,8 @@ def block_round(
     receipt: Receipt | None = None,
     gradient: Format | str | None = None,
     apart: bool = False,
+    transform: Hadamard | None = None,
+    transposed: bool = False,
 ) -> Blocks:
     """Round a tensor to a block format: each block by its own scale.
 
@@ -89,6 +92,9 @@ def block_round(
         apart: leave fp32 scales out of the values, which then are elements, in NVFP4 times their
             block's e4m3 scale: what a product accumulates before it is scaled. Scales that are
             powers of two stay in.
+        transform: done along `axis` before: see `hadamard.turned`.
+        transposed: count the elements of a matrix for stochastic rounding as those of its
+            transpose, so that both become the same.
 
     Raises:
         FormatError: no floating input, unknown names, a shape that cannot be cut so.
@@ -103,9 +109,19 @@ def block_round(
     if x.requires_grad and torch.is_grad_enabled():
         if out is not None:
             raise FormatError("out= takes no part in autograd; detach the input, or leave it out.")
-        call = (form, cast, axis, tail, dtype, receipt, apart, gradient)
+        x = x if transform is None else turned(x, transform, axis)
+        call = (form, cast, axis, tail, dtype, receipt, _How(apart, None, transposed), gradient)
         return Blocks(*_StraightThrough.apply(x, call))
-    return _round(x, form, cast, axis, tail, out, dtype, receipt, apart)
+    how = _How(apart, transform, transposed)
+    return _round(x, form, cast, axis, tail, out, dtype, receipt, how)
+
+
+class _How(NamedTuple):
+    """What `block_round` was asked for besides."""
+
+    apart: bool
+    transform: Hadamard | None
+    transposed: bool
 
 
 @cache
@@ -137,7 +153,7 @@ def _round(
     out: Tensor | None,
     dtype: torch.dtype | None,
     receipt: Receipt | None,
-    apart: bool,
+    how: _How,
 ) -> Blocks:
     dtype = dtype or (out.dtype if out is not None else None)
     dtype = dtype or (torch.float64 if x.dtype == torch.float64 else torch.float32)
@@ -152,7 +168,7 @@ def _round(
         axis = -1
     if axis < -2:
         moved = x.movedim(axis, -1)
-        result = _round(moved, form, cast, -1, tail, None, dtype, receipt, apart)
+        result = _round(moved, form, cast, -1, tail, None, dtype, receipt, how)
         values, scales = result.values.movedim(-1, axis), result.scales.movedim(-1, axis)
         return Blocks(values if out is None else out.copy_(values), scales, result.tensor_encode)
     layout = layout_of(tuple(x.shape), form, columnwise=axis == -2)
@@ -161,8 +177,26 @@ def _round(
             f"blocks of {layout.height} x {layout.width} do not divide {tuple(x.shape)}; pad the "
             'tensor, or let tail="pad" leave smaller blocks at the edge.'
         )
-    apart = apart and form.scale.fraction_bits > 0
-    return _round_layout(source_for(x, out), form, cast, layout, out, dtype, receipt, apart)
+    has_kernel = _has_kernel(x, cast)
+    if how.transposed and cast.rules.rounding == "stochastic":
+        if x.ndim != 2:
+            raise FormatError(f"only a matrix has a transpose, and the tensor is {tuple(x.shape)}.")
+        if not (has_kernel and can_count_columns(x, layout)):
+            how = how._replace(transposed=False)
+            result = _round(x.mT, form, cast, -3 - axis, tail, None, dtype, receipt, how)
+            values = result.values.mT if out is None else out.copy_(result.values.mT)
+            scales = result.scales.mT if result.scales.ndim else result.scales
+            return Blocks(values, scales, result.tensor_encode)
+    if how.transform and not (has_kernel and axis == -2 and can_turn(x, layout, how.transform)):
+        x, how = turned(x, how.transform, axis), how._replace(transform=None)
+    how = how._replace(apart=how.apart and form.scale.fraction_bits > 0)
+    return _round_layout(source_for(x, out), form, cast, layout, out, dtype, receipt, how)
+
+
+def _has_kernel(x: Tensor, cast: Cast) -> bool:
+    """Whether the kernels of the CPU serve such a tensor."""
+    is_narrow = x.dtype != torch.float64 and x.device.type == "cpu"
+    return is_narrow and cast.rules.rounding in ("nearest-even", "stochastic") and x.numel() > 0
 
 
 def _round_layout(
@@ -173,22 +207,19 @@ def _round_layout(
     out: Tensor | None,
     dtype: torch.dtype,
     receipt: Receipt | None,
-    apart: bool,
+    how: _How,
 ) -> Blocks:
     whole = out is not None and can_write(out, "block_round")
     target = out if whole else fresh_like(x, dtype)
     assert target is not None
-    fast = cast.rules.rounding in ("nearest-even", "stochastic") and x.dtype != torch.float64
-    if x.device.type == "cpu" and fast and x.numel() and has_values(x):
+    if _has_kernel(x, cast) and has_values(x):
         stored = np.empty(layout.scales_shape, np.float32)
-        counts, encode = blocks_on_cpu(
-            x, target, stored, form, cast, layout, receipt is None, apart
-        )
+        counts, encode = blocks_on_cpu(x, target, stored, form, cast, layout, receipt is None, *how)
         scales = torch.from_numpy(stored)
         tensor_encode = None if encode is None else torch.tensor(float(encode), device=x.device)
     else:
         scales = torch.empty(layout.scales_shape, dtype=torch.float32, device=x.device)
-        counts, tensor_encode = blocks_anywhere(x, target, scales, form, cast, layout, apart)
+        counts, tensor_encode = blocks_anywhere(x, target, scales, form, cast, layout, how.apart)
     if whole:
         mark_changed(target)
     if receipt is not None and has_values(x):
@@ -204,9 +235,9 @@ class _StraightThrough(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, call: tuple[Any, ...]) -> Any:
-        form, cast, axis, tail, dtype, receipt, apart, ctx.gradient = call
+        form, cast, axis, tail, dtype, receipt, how, ctx.gradient = call
         ctx.axis, ctx.dtype = axis, x.dtype
-        values, scales, encode = _round(x, form, cast, axis, tail, None, dtype, receipt, apart)
+        values, scales, encode = _round(x, form, cast, axis, tail, None, dtype, receipt, how)
         ctx.mark_non_differentiable(scales)
         return values, scales, encode
 

@@ -16,6 +16,7 @@ from floatscope.formats.values import octave_of
 from floatscope.rounding.block_layout import Layout
 from floatscope.rounding.cast import Cast
 from floatscope.rounding.grid import INDEX, grid_of
+from floatscope.rounding.hadamard import Hadamard
 from floatscope.rounding.jobs import Amax, Region, Strips
 from floatscope.rounding.on_cpu import BITS, NARROW, SMALL_PIECE, STREAM_BYTES, address_of
 from floatscope.rounding.receipt import NUM_COUNTS
@@ -46,10 +47,13 @@ def blocks_on_cpu(
     layout: Layout,
     plain: bool,
     apart: bool,
+    transform: Hadamard | None = None,
+    transposed: bool = False,
 ) -> tuple[Counts, np.float32 | None]:
     """Round contiguous `x` (up to 32 bits) into contiguous `out`, which may be `x`.
 
-    `scales` receives the stored ones.
+    `scales` receives the stored ones. A transform is one that `can_turn`, and `transposed` counts
+    elements down the columns, if `can_count_columns`.
 
     Returns:
         The counts of `receipt.COUNTS`, zeros if `plain`, and NVFP4's factor of the whole tensor.
@@ -58,16 +62,18 @@ def blocks_on_cpu(
     if layout.whole_tensor:
         amax = _amax(x, finite=False)
     if form.rule is ScaleRule.NVFP4:
-        encode = tensor_encode(_amax(x, finite=True).view(np.float32), form)
+        largest = _turned_amax(x, transform, layout) if transform else _amax(x, finite=True)
+        encode = tensor_encode(largest.view(np.float32), form)
     work = _strips(form, cast, plain, apart)
+    how = transform, layout.rows if transposed else 1
     stored = scales.reshape(layout.matrices * layout.strips, layout.blocks)
     if layout.rows % layout.height == 0:  # the matrices stack without a gap
         rows = layout.matrices * layout.rows
-        return work.run(x, out, rows, layout, stored, 0, amax, encode), encode
+        return work.run(x, out, rows, layout, stored, 0, amax, encode, how), encode
     counts, size = np.zeros(NUM_COUNTS, np.int64), layout.rows * layout.columns
     matrices = (x.view(-1, size), out.view(-1, size), np.split(stored, layout.matrices))
     for m, (source, target, kept) in enumerate(zip(*matrices, strict=True)):
-        counts += work.run(source, target, layout.rows, layout, kept, m * size, amax, encode)
+        counts += work.run(source, target, layout.rows, layout, kept, m * size, amax, encode, how)
     return counts, encode
 
 
@@ -96,9 +102,14 @@ class _Strips:
         offset: int,
         amax: np.uint32,
         encode: np.float32 | None,
+        how: tuple[Hadamard | None, int],
     ) -> Counts:
-        """Round the strips of one matrix, or of several that stack without a gap."""
+        """Round the strips of one matrix, or of several that stack without a gap.
+
+        `how`: what comes first, and how far apart neighbors of a row are counted.
+        """
         height, width, columns = layout.height, layout.width, layout.columns
+        transform, stride = how
         scale = None
         if layout.whole_tensor:
             common = math.gcd(columns, LONGEST_ROW)
@@ -115,14 +126,15 @@ class _Strips:
             element=self.element_address, rows=rows, columns=columns, height=height, width=width,
             rule=self.rule, amax=amax, tensor_encode=1.0 if encode is None else encode,
             offset=offset, key=self.key, spare=self.spare, apart=self.apart, plain=self.plain,
-            chance=self.chance, backwards=layout.whole_tensor or encode is not None,
+            chance=self.chance, backwards=layout.whole_tensor or encode is not None, stride=stride,
+            **_turning(transform),
         )  # fmt: skip
         per_piece = max(_piece(x.numel(), is_direct) // (height * columns), 1)
         if is_direct:
             job.piece, job.x, job.out = per_piece, x.data_ptr(), out.data_ptr()
             job.stream = self._can_stream(out, columns, width)
             job.shared = job.x == job.out
-            counts = share(_region(x.dtype, out.dtype), job)
+            counts = share(_region(x.dtype, out.dtype, transform is not None), job)
         else:
             x, out = x.view(rows, columns), out.view(rows, columns)
             counts = self._converted(x, out, job, per_piece)
@@ -138,7 +150,8 @@ class _Strips:
 
     def _converted(self, x: Tensor, out: Tensor, job: Strips, per_piece: int) -> Counts:
         """The same of matrices of other dtypes: pieces become fp32 and are given back."""
-        region, per_strip = _region(torch.float32, torch.float32), -(-job.columns // job.width)
+        per_strip = -(-job.columns // job.width)
+        region = _region(torch.float32, torch.float32, False)
 
         def strips(first: int, last: int, counts: Counts) -> None:
             start, stop = first * job.height, min(last * job.height, job.rows)
@@ -160,11 +173,30 @@ def _piece(size: int, is_direct: bool) -> int:
     return max(PIECE, size // PIECES) if is_direct else SMALL_PIECE
 
 
+def can_turn(x: Tensor, layout: Layout, transform: Hadamard) -> bool:
+    """Whether the kernels can transform the rows of a matrix before they round it."""
+    is_whole = layout.height % transform.size == 0 and layout.rows % transform.size == 0
+    return is_whole and x.dtype in NARROW and not layout.whole_tensor
+
+
+def can_count_columns(x: Tensor, layout: Layout) -> bool:
+    """Whether the kernels can count elements down the columns for stochastic rounding."""
+    return layout.width == 1 < layout.height and x.numel() < 1 << 31 and x.dtype in NARROW
+
+
+def _turning(transform: Hadamard | None) -> dict[str, Any]:
+    """What a job says of a transform."""
+    if transform is None:
+        return {}
+    signs = address_of(transform.signs)
+    return {"signs": signs, "group": transform.size, "factor": transform.factor}
+
+
 @cache
-def _region(given: torch.dtype, wanted: torch.dtype) -> Region:
+def _region(given: torch.dtype, wanted: torch.dtype, turns: bool) -> Region:
     from floatscope.rounding.kernels.numba_jobs import strips_region
 
-    return strips_region(BITS[given], BITS[wanted])
+    return strips_region(BITS[given], BITS[wanted], turns)
 
 
 def _has_anchor(grid: NDArray[np.uint64]) -> bool:
@@ -206,15 +238,29 @@ def _amax(x: Tensor, *, finite: bool) -> np.uint32:
         spread(piece, x.numel(), 0, SMALL_PIECE)
         return max(found)
     up = 16 if x.dtype is torch.bfloat16 else 0
-    largest = _largest(x, finite=False)
-    if finite and largest >= 0x7F80_0000 >> up:
-        largest = _largest(x, finite=True)
-    return np.uint32(largest << up)
+    job = Amax(size=x.numel(), piece=_piece(x.numel(), True), one=1, x=x.data_ptr())
+    return np.uint32(_largest(x, job, finite, turns=False) << up)
 
 
-def _largest(x: Tensor, *, finite: bool) -> int:
-    """The same in the bits of the tensor's own dtype, fp32 or bf16."""
+def _turned_amax(x: Tensor, transform: Hadamard, layout: Layout) -> np.uint32:
+    """The same of the finite elements of a matrix's transform: bits of fp32."""
+    whole = transform.size * layout.columns
+    job = Amax(
+        size=x.numel() // whole, piece=max(_piece(x.numel(), True) // whole, 1), one=1,
+        x=x.data_ptr(), columns=layout.columns, **_turning(transform),
+    )  # fmt: skip
+    return np.uint32(_largest(x, job, True, turns=True))
+
+
+def _largest(x: Tensor, job: Amax, finite: bool, *, turns: bool) -> int:
+    """In the bits of fp32, or of bf16 that is not transformed."""
     from floatscope.rounding.kernels.numba_jobs import amax_region
 
-    job = Amax(size=x.numel(), piece=_piece(x.numel(), True), one=1, x=x.data_ptr(), finite=finite)
-    return int(share(amax_region(BITS[x.dtype]), job)[0])
+    region = amax_region(BITS[x.dtype], turns)
+    largest = int(share(region, job)[0])
+    infinity = 0x7F80 if x.dtype is torch.bfloat16 and not turns else 0x7F80_0000
+    if not finite or largest < infinity:
+        return largest
+    job.taken = job.counts[0] = 0
+    job.finite = True
+    return int(share(region, job)[0])

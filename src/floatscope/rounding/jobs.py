@@ -50,7 +50,9 @@ class Strips(ctypes.Structure):
     """Strips of blocks to round; `size` and `piece` count strips.
 
     `backwards`, from the last piece to the first, is for a second look at data: what was read last
-    is in the cache yet. `shared`: x and out are the same memory.
+    is in the cache yet. `shared`: x and out are the same memory. `stride`: how far apart neighbors
+    of a row are counted for stochastic rounding; 1 in the order of memory. `signs` are those of a
+    Hadamard transform of `group` rows at a time, which comes first, and `factor` is its own.
     """
 
     _fields_ = [
@@ -67,7 +69,11 @@ class Strips(ctypes.Structure):
         ("rule", SIGNED),
         ("amax", SMALL),
         ("tensor_encode", ctypes.c_float),
+        ("signs", ADDRESS),
+        ("group", SIGNED),
+        ("factor", ctypes.c_float),
         ("offset", WORD),
+        ("stride", WORD),
         ("key", WORD),
         ("spare", SMALL),
         ("apart", FLAG),
@@ -80,9 +86,21 @@ class Strips(ctypes.Structure):
 
 
 class Amax(ctypes.Structure):
-    """Elements whose largest magnitude is wanted, in the place of the first count."""
+    """Elements whose largest magnitude is wanted, in the place of the first count.
 
-    _fields_ = [*HEAD, ("x", ADDRESS), ("finite", FLAG)]
+    With `signs`, it is that of the Hadamard transforms of `group` rows each; `size` and `piece`
+    count groups then.
+    """
+
+    _fields_ = [
+        *HEAD,
+        ("x", ADDRESS),
+        ("finite", FLAG),
+        ("signs", ADDRESS),
+        ("group", SIGNED),
+        ("columns", SIGNED),
+        ("factor", ctypes.c_float),
+    ]
 
 
 class Region:

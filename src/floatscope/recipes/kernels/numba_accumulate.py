@@ -26,8 +26,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from floatscope.compiled import njit
 from floatscope.rounding.kernels.numba_bits import as_bits, as_float, widest_vectors
 
 PANEL, COLUMNS = 256, 64
@@ -58,7 +58,7 @@ SMALLEST_NORMAL, LARGEST = 2.0**LOWEST_SUM, 2.0**128
 TINY_UNIT = 2.0 ** (LOWEST_SUM - FRACTION_BITS)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def facts(x):
     """Bits of the largest magnitude, of the smallest but zero (all ones if none), of all fractions.
 
@@ -73,14 +73,14 @@ def facts(x):
     return largest, u32(smallest + u32(smallest != NO_BITS)), u32(fractions & FRACTION)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def exponent_of(a):
     """The exponent of the fp32 number with the bits a, positive and finite, as int32."""
     subnormal = i32(i32(u32(as_bits(f32(i32(a & FRACTION))) >> u32(23))) - i32(276))
     return i32(i32(u32(a >> u32(23))) - i32(127)) if a > FRACTION else subnormal
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def exponents(values, emin, base, nothing, out):
     """How far exponents are above `base`.
 
@@ -99,13 +99,13 @@ def exponents(values, emin, base, nothing, out):
         out[u64(i)] = T(i32(nothing) if (a == u32(0)) | (a >= INFINITY) else e)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def higher(one, other):
     """The larger of two numbers."""
     return one if one > other else other
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def align(ea, eb, top):
     """Find the largest exponents of the products of a block.
 
@@ -130,13 +130,13 @@ def align(ea, eb, top):
             top[n] = higher(top[n], higher(higher(ab, cd), higher(ef, gh)))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def term(a, b, scale):
     """A product in units of the sum, truncated toward zero."""
     return i32(f32(f32(a * b) * scale))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def add_truncated(a, b, scale, total):
     """Add the products of a block to `total`, each truncated to a multiple of 1 / scale.
 
@@ -168,7 +168,7 @@ def add_truncated(a, b, scale, total):
             total[n] = i32(total[n] + i32(first + second))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def add_blocks(a, b, ea, eb, base, nothing, acc, top, scale, total):
     """Add a block of products, all normal in fp32 or zero, to the sums of each row.
 
@@ -203,13 +203,13 @@ def add_blocks(a, b, ea, eb, base, nothing, acc, top, scale, total):
         acc[n] = as_float(u32(as_bits(f32(f32(total[n]) * unit)) & KEPT32))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def power(exponent):
     """2 to a whole number, in fp64."""
     return as_float(u64(u64(1023 + exponent) << u64(52)))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def kept(total):
     """A sum in fp64 as the accumulator keeps it: truncated; infinite beyond fp32's range."""
     size = abs(total)
@@ -220,7 +220,7 @@ def kept(total):
     return f32(as_float(u64(as_bits(total) & KEPT64)))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def add_blocks_wide(a, b, ea, eb, base, nothing, acc, top, scale, total):
     """`add_blocks` for all values; scale and total are fp64."""
     width = acc.size // a.shape[0]
@@ -230,7 +230,7 @@ def add_blocks_wide(a, b, ea, eb, base, nothing, acc, top, scale, total):
         add_row_wide(a[m], b, base, nothing, acc[row], top[row], scale[row], total[row])
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def add_row_wide(a, b, base, nothing, acc, top, scale, total):
     """One row of `add_blocks_wide`, after the largest exponents."""
     for n in range(acc.size):
@@ -258,7 +258,7 @@ def _aligned_tile(is_wide: bool) -> Any:
     step, real = (add_blocks_wide, f64) if is_wide else (add_blocks, f32)
     whole = f64 if is_wide else i32
 
-    @njit(nogil=True, cache=True, error_model="numpy")
+    @njit(nogil=True, error_model="numpy")
     def aligned_tile(a, panel, ea, eb, base, nothing, block, promote, out):
         """A tile of aligned, truncated sums.
 

@@ -10,7 +10,8 @@ length is a constant of the function they are in, so a last row that is short is
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from floatscope.compiled import njit
 
 WEIGHTS, MASTER, REST = 0, 1, 2
 """What is carried to the next step: the weights alone, a master copy, or weights and their rest."""
@@ -19,7 +20,7 @@ C = 64
 f64, i32 = np.float64, np.int32
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def of_weights(start, aimed, old, new, sums, counts):
     """Add intended², weights · intended; elements to move, and those whose weight did not."""
     squares, products = np.zeros(C), np.zeros(C)
@@ -40,7 +41,7 @@ def of_weights(start, aimed, old, new, sums, counts):
     counts[2] += unmoved.sum()
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def of_master(start, aimed, before, after, sums, counts):
     """Add carried · intended; and elements to move that did not, where a master is carried."""
     products, lost = np.zeros(C), np.zeros(C, np.int32)
@@ -54,7 +55,7 @@ def of_master(start, aimed, before, after, sums, counts):
     counts[1] += lost.sum()
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def of_both(start, aimed, old, new, before, after, sums, counts):
     """The same where weights and their rests are carried."""
     products, lost = np.zeros(C), np.zeros(C, np.int32)
@@ -70,7 +71,7 @@ def of_both(start, aimed, old, new, before, after, sums, counts):
     counts[1] += lost.sum()
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def rows(start, aimed, old, new, before, after, mode, sums, counts):
     """Whole rows of 64."""
     of_weights(start, aimed, old, new, sums, counts)
@@ -80,7 +81,7 @@ def rows(start, aimed, old, new, before, after, mode, sums, counts):
         of_both(start, aimed, old, new, before, after, sums, counts)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def movement(start, aimed, old, new, before, after, mode, first, last, sums, counts):
     """Add what elements first to last moved; at most 2^36 of them.
 

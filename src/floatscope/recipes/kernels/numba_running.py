@@ -17,10 +17,10 @@ from typing import Any
 import numba
 import numpy as np
 from llvmlite import ir
-from numba import njit
 from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
 
+from floatscope.compiled import njit
 from floatscope.rounding.kernels.numba_bits import as_bits, as_float, widest_vectors
 
 DEPTH = 64
@@ -44,13 +44,13 @@ def through_half(typing_context: Any, value: Any) -> Any:
     return numba.float32(numba.float32), generate
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def plus_in_half(acc, a, b):
     """The sum acc + a * b as fp16 holds it, where fp32 holds the product."""
     return through_half(f32(acc + f32(a * b)))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def plus_in_half_wide(acc, a, b):
     """The sum acc + a * b in fp64 as fp16 holds it, to nearest even.
 
@@ -66,7 +66,7 @@ def plus_in_half_wide(acc, a, b):
 def _half_tile(is_wide: bool) -> Any:
     plus = plus_in_half_wide if is_wide else plus_in_half
 
-    @njit(nogil=True, cache=True, error_model="numpy")
+    @njit(nogil=True, error_model="numpy")
     def half_tile(a, panel, out):
         """A tile of sums that are rounded to fp16 after each product.
 
@@ -100,7 +100,7 @@ half_tile, half_tile_wide = _half_tile(False), _half_tile(True)
 
 
 def _kahan_tile(is_wide: bool) -> Any:
-    @njit(nogil=True, cache=True, error_model="numpy")
+    @njit(nogil=True, error_model="numpy")
     def plus(s, c, product):
         """One step of Kahan's sum: the sum and what it has too much."""
         y = f32(product - c)
@@ -108,7 +108,7 @@ def _kahan_tile(is_wide: bool) -> Any:
         c = f32(f32(t - s) - y)
         return t, c if not is_wide or abs(t) < INF else f32(0)
 
-    @njit(nogil=True, cache=True, error_model="numpy")
+    @njit(nogil=True, error_model="numpy")
     def kahan_tile(a, panel, out):
         """A tile of sums in fp32 with Kahan's compensation; only the wide loop may overflow.
 

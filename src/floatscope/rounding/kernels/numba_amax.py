@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from floatscope.compiled import njit
 
 LANES, PARTS = 128, 4
 
@@ -19,7 +20,7 @@ u64 = np.uint64
 
 
 def _amax(finite: bool) -> Any:
-    @njit(nogil=True, cache=True)
+    @njit(nogil=True)
     def amax(x):
         """The largest magnitude of a flat array of bits, of finite ones or of all."""
         T = x.dtype.type

@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from floatscope.compiled import njit
 from floatscope.rounding.kernels.numba_bits import prefetch, shift_left, shift_right
 
 LINES, AHEAD = 64, 2048
@@ -17,7 +17,7 @@ HALF_LESS, WIDTH, ONE = u32(0x7FFF), u32(16), u32(1)
 MAGNITUDE, INFINITY, QUIET = u32(0x7FFF_FFFF), u32(0x7F80_0000), u32(0x0040_0000)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def widen(x, room):
     """The bits of bf16 as those of fp32, in the room given."""
     whole = x.size // LINES * LINES
@@ -32,7 +32,7 @@ def widen(x, room):
     return room[: x.size]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def nearest_bf16(u):
     """The bits of the bf16 that is nearest to those of an fp32, ties to even; NaN stays NaN."""
     up = u32(HALF_LESS + u32(shift_right(u, WIDTH) & ONE))
@@ -40,7 +40,7 @@ def nearest_bf16(u):
     return u16(shift_right(rounded, WIDTH))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def narrow(x, out):
     """The bits of fp32 as those of bf16."""
     whole = x.size // LINES * LINES

@@ -1,8 +1,4 @@
-"""What the Numba kernels share: bits of floats, stores past the caches, random bits.
-
-Numba's cache of compiled code looks for changes in the kernel's own file alone, so nothing in here
-may change its meaning: a new name is needed for that.
-"""
+"""What the Numba kernels share: bits of floats, stores past the caches, random bits."""
 
 # pyright: reportCallIssue=false
 
@@ -13,10 +9,10 @@ from typing import Any
 import numba
 import numpy as np
 from llvmlite import ir
-from numba import njit
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from floatscope.compiled import njit
 from floatscope.rounding.random_bits import GOLDEN, MULTIPLIERS
 
 GOLDEN64 = np.uint64(GOLDEN)
@@ -127,7 +123,7 @@ def widest_vectors(typing_context: Any) -> Any:
     return numba.void(), generate
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def words(key, high):
     """The two words of a key for elements whose index has this upper half: random_bits.words."""
     z = u64(key + u64(high * GOLDEN64))
@@ -137,7 +133,7 @@ def words(key, high):
     return u32(z), u32(z >> u64(32))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def random_word(index, first, second):
     """The random bits of an element: random_bits.random_bits."""
     h = u32(index ^ first)
@@ -147,7 +143,7 @@ def random_word(index, first, second):
     return u32(h ^ u32(h >> u32(15)))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def is_below(random, cut, spare):
     """Whether a random number is below a cut, both reduced to 32 - spare bits."""
     if spare:
@@ -156,7 +152,7 @@ def is_below(random, cut, spare):
     return random < cut
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def finish(r, u, a, largest, lowest, sign, zero_sign):
     """The bits of a result from its magnitude r; whether it is beyond, became zero, lost its sign.
 

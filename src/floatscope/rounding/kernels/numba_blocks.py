@@ -7,22 +7,17 @@ makes of x * encode comes back times the scale. Both factors are fp32; where the
 the multiplications are exact, or underflow so far below the element format that only the sign is
 left.
 
-The scales are those of `numba_scales.py` and the uncounted loops those of `numba_plain.py`, whose
-checksums are a part of the kernels: Numba's cache of compiled code looks for changes in this file
-alone.
+The scales are those of `numba_scales.py` and the uncounted loops those of `numba_plain.py`.
 """
 
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import njit
 
+from floatscope.compiled import njit
 from floatscope.rounding.grid import INDEX
-from floatscope.rounding.kernels import checksum, numba_chance, numba_plain, numba_scales
 from floatscope.rounding.kernels.numba_bits import (
     as_bits,
     as_float,
@@ -54,18 +49,18 @@ OVERFLOWED, INFINITE, NANS, SATURATED, BECAME_NAN, RAISED, FLUSHED, LOST_SIGN = 
 
 u32, u64, f32 = np.uint32, np.uint64, np.float32
 SIGN, MAGNITUDE, INFINITY = u32(0x8000_0000), u32(0x7FFF_FFFF), u32(0x7F80_0000)
-HALF, NONE, ONE = u32(0x0040_0000), u32(0), u32(1)
+HALF, NONE, ONE, ONE64 = u32(0x0040_0000), u32(0), u32(1), u64(1)
 FP32_MAX = f32(3.4028234663852886e38)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def halve(x, out):
     """The larger of each pair."""
     for i in range(out.size):
         out[i] = max(x[2 * i], x[2 * i + 1])
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def amax_by_halves(x, amax, width, room):
     """Blocks of a power of two: halving whole rows is vector work, a loop over 32 is not."""
     count, width, here = x.size // 2, width // 2, 0
@@ -80,7 +75,7 @@ def amax_by_halves(x, amax, width, room):
         amax[b] = max(amax[b], room[here, b])
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def amax_columns(x, first, rows, columns, stride, amax):
     """amax[c] = the largest magnitude of column c of so many rows, or of what it held before."""
     whole = columns // LINES * LINES
@@ -93,7 +88,7 @@ def amax_columns(x, first, rows, columns, stride, amax):
             amax[c] = max(amax[c], u32(x[u64(start + c)] & MAGNITUDE))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def amax_row(x, amax, width, room):
     """amax[b] = the largest magnitude of block b of a row, or of what it held before."""
     whole = x.size // width
@@ -109,7 +104,7 @@ def amax_row(x, amax, width, room):
         amax[whole] = max(amax[whole], u32(x[i] & MAGNITUDE))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def amax_strip(x, first, rows, columns, stride, width, amax, room):
     """The same for a segment of a strip: so many rows, `stride` apart, and columns of them.
 
@@ -126,7 +121,7 @@ def amax_strip(x, first, rows, columns, stride, width, amax, room):
         amax_row(largest, amax, width, room)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def finish(r, t, u, scale, largest, lowest, zero_sign):
     """The bits of a value from its element's magnitude r; t are the scaled bits, u those given.
 
@@ -142,7 +137,7 @@ def finish(r, t, u, scale, largest, lowest, zero_sign):
     return y, u32(is_beyond), u32(is_nan), u32(before > INFINITY), u32(is_flushed)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def nearest(x, out, encode, scale, divide, g, counts):
     """Elements of a segment, to nearest even and counted; encode and scale are given for each."""
     drop, normal, largest, lowest = u32(g[DROP]), u32(g[NORMAL]), u32(g[LARGEST]), u32(g[LOWEST])
@@ -168,8 +163,8 @@ def nearest(x, out, encode, scale, divide, g, counts):
     count(counts, beyond, nan, nan_before, flushed)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def stochastic(x, out, encode, scale, divide, g, index, key, spare, counts):
+@njit(nogil=True, error_model="numpy")
+def stochastic(x, out, encode, scale, divide, g, index, stride, key, spare, counts):
     """Elements of a segment, by chance: `stochastic` of `numba_elements.py` says why."""
     drop, normal, largest, lowest = u32(g[DROP]), u32(g[NORMAL]), u32(g[LARGEST]), u32(g[LOWEST])
     unit = u32(ONE << drop)
@@ -178,13 +173,13 @@ def stochastic(x, out, encode, scale, divide, g, index, key, spare, counts):
     step, steps_in_one = as_float(u32(g[STEP])), as_float(u32(g[ONE_BY_STEP]))
     most, parts = f32(2.0**31), f32(2.0**32)
     first, second = words(key, u64(index >> u64(32)))
-    start = u32(index)
+    start, apart = u32(index), u32(stride)
     beyond, nan, nan_before, flushed = NONE, NONE, NONE, NONE
     for i in range(x.size):
         value = as_float(x[i])
         t = as_bits(f32(value / encode[i]) if divide else f32(value * encode[i]))
         a = u32(t & MAGNITUDE)
-        random = random_word(u32(start + u32(i)), first, second)
+        random = random_word(u32(start + u32(u32(i) * apart)), first, second)
         rest = u32(a & u32(unit - ONE))
         steps = f32(as_float(a) * steps_in_one)
         steps = steps if steps < most else most
@@ -203,7 +198,7 @@ def stochastic(x, out, encode, scale, divide, g, index, key, spare, counts):
     count(counts, beyond, nan, nan_before, flushed)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def count(counts, beyond, nan, nan_before, flushed):
     """Add the counts of a segment."""
     counts[SATURATED] += beyond - nan
@@ -212,7 +207,7 @@ def count(counts, beyond, nan, nan_before, flushed):
     counts[FLUSHED] += flushed
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def repeat(factors, width, out):
     """Each factor for all the elements of its block."""
     if width == 32:
@@ -228,7 +223,7 @@ def repeat(factors, width, out):
         out[i] = factors[whole]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def round_columns(
     x, out, first, rows, columns, stride, encode, scale, width, divide, stream, ahead, g, room,
 ):  # fmt: skip
@@ -241,100 +236,97 @@ def round_columns(
     plain_columns(x, out, first, rows, columns, stride, encode, scale, divide, stream, ahead, g)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def chance_row(x, out, encodes, scales, divide, g, at, key, spare, counts):
-    """`stochastic`, also for indices that pass a multiple of 2^32, where the key's words change."""
-    head = min(x.size, np.int64(1 << 32) - np.int64(u32(at)))
+@njit(nogil=True, error_model="numpy")
+def chance_row(x, out, encodes, scales, divide, g, at, stride, key, spare, counts):
+    """`stochastic`, also for indices that pass a multiple of 2^32, where the key's words change.
+
+    Those whose stride is not 1 pass none.
+    """
+    head = min(x.size, np.int64(1 << 32) - np.int64(u32(at))) if stride == ONE64 else x.size
     xs, ys = x[:head], out[:head]
-    stochastic(xs, ys, encodes, scales, divide, g, at, key, spare, counts)
+    stochastic(xs, ys, encodes, scales, divide, g, at, stride, key, spare, counts)
     if head < x.size:
         at = u64(at + u64(head))
         xs, ys, encodes, scales = x[head:], out[head:], encodes[head:], scales[head:]
-        stochastic(xs, ys, encodes, scales, divide, g, at, key, spare, counts)
+        stochastic(xs, ys, encodes, scales, divide, g, at, stride, key, spare, counts)
 
 
-def _round_row(revision: int) -> Any:
-    """The kernel for one state of the source of the uncounted loops."""
-
-    @njit(nogil=True, cache=True, error_model="numpy")
-    def round_row(
-        x, out, encode, scale, width, divide, plain, stream, chance, ahead, g, index, key, spare,
-        room, counts,
-    ):  # fmt: skip
-        """Round a segment's part of a row; `room` is space for the factors of elements."""
-        done = 0
-        if plain and chance:
-            done = random_row(x, out, encode, scale, width, ahead, g, index, key)
-        elif plain and stream and revision > 0:
-            done = past_row(x, out, encode, scale, width, ahead, g)
-        elif plain:
-            done = plain_row(x, out, encode, scale, width, divide, ahead, g)
-        if done == x.size:
-            return
-        encodes, scales = room[0, : x.size - done], room[1, : x.size - done]
-        repeat(encode[done // width :], width, encodes)
-        repeat(scale[done // width :], width, scales)
-        xs, ys = x[done:], out[done:]
-        if chance:
-            at = u64(index + u64(done))
-            chance_row(xs, ys, encodes, scales, divide, g, at, key, spare, counts)
-        else:
-            nearest(xs, ys, encodes, scales, divide, g, counts)
-
-    return round_row
+@njit(nogil=True)
+def index_of(offset, at, columns, stride):
+    """The logical index of an element in rows of so many columns."""
+    if stride == ONE64:
+        return u64(offset + u64(at))
+    return u64(offset + u64(u64(at // columns) + u64(u64(at % columns) * stride)))
 
 
-def _round_strips(revision: int) -> Any:
-    """The kernel for one state of the sources of the scales and of the uncounted loops."""
-
-    @njit(nogil=True, cache=True, error_model="numpy")
-    def round_strips(
-        x, out, columns, stored, height, width, rule, element, amax_before, tensor_encode, apart,
-        plain, stream, chance, g, offset, key, spare, counts,
-    ):  # fmt: skip
-        """Round whole strips of blocks of height x width elements.
-
-        x and out are matrices of bits, flat, and may be the same; `stored`, flat too, receives the
-        stored scales. `element` is (top octave, fraction bits, largest value). `amax_before` is
-        every block's amax, if it is known and not zero. `apart`: leave fp32 scales out of the
-        values. `offset` is the logical index of x[0]. `plain`: uncounted; `stream`: that, to
-        nearest, past the caches, for rows of aligned lines and a width that `past_row` has.
-        """
-        rows, divide = x.size // columns, rule == AMAX_DIVIDE and revision > 0
-        longest = LONG_SEGMENT if height == 1 else SEGMENT
-        segment = min(max(width, longest // width * width), columns)
-        num_blocks = (segment + width - 1) // width
-        amax = np.empty(num_blocks, np.uint32)
-        encode, scale = np.empty(num_blocks, np.float32), np.empty(num_blocks, np.float32)
-        room, halves = np.empty((2, segment), np.float32), np.empty((3, segment), np.uint32)
-        per_strip = (columns + width - 1) // width
-        for top in range(0, rows, height):
-            down = min(height, rows - top)
-            for left in range(0, columns, segment):
-                at, across = top * columns + left, min(segment, columns - left)
-                first, blocks = left // width, (across + width - 1) // width
-                amax[:] = amax_before
-                if amax_before == NONE:
-                    amax_strip(x, at, down, across, columns, width, amax, halves)
-                kept, found = stored[top // height * per_strip + first :][:blocks], amax[:blocks]
-                scale_blocks(found, rule, encode, scale, kept, element, tensor_encode, apart)
-                ahead = segment if left + across < columns else height * columns - left
-                if plain and not chance and (width == 1 or down > 1):
-                    round_columns(
-                        x, out, at, down, across, columns, encode, scale, width, divide, stream,
-                        ahead, g, room,
-                    )  # fmt: skip
-                    continue
-                for start in range(at, at + down * columns, columns):
-                    round_row(
-                        x[start : start + across], out[start : start + across], encode, scale,
-                        width, divide, plain, stream, chance, ahead, g, u64(offset + u64(start)),
-                        key, spare, room, counts,
-                    )  # fmt: skip
-
-    return round_strips
+@njit(nogil=True, error_model="numpy")
+def round_row(
+    x, out, encode, scale, width, divide, plain, stream, chance, ahead, g, index, stride, key,
+    spare, room, counts,
+):  # fmt: skip
+    """Round a segment's part of a row; `room` is space for the factors of elements."""
+    done = 0
+    if plain and chance:
+        done = random_row(x, out, encode, scale, width, ahead, g, index, stride, key)
+    elif plain and stream:
+        done = past_row(x, out, encode, scale, width, ahead, g)
+    elif plain:
+        done = plain_row(x, out, encode, scale, width, divide, ahead, g)
+    if done == x.size:
+        return
+    encodes, scales = room[0, : x.size - done], room[1, : x.size - done]
+    repeat(encode[done // width :], width, encodes)
+    repeat(scale[done // width :], width, scales)
+    xs, ys = x[done:], out[done:]
+    if chance:
+        at = u64(index + u64(u64(done) * stride))
+        chance_row(xs, ys, encodes, scales, divide, g, at, stride, key, spare, counts)
+    else:
+        nearest(xs, ys, encodes, scales, divide, g, counts)
 
 
-_REVISION = checksum(numba_scales) + checksum(numba_plain) + checksum(numba_chance)
-round_row = _round_row(_REVISION)
-round_strips = _round_strips(_REVISION)
+@njit(nogil=True, error_model="numpy")
+def round_strips(
+    x, out, columns, stored, height, width, rule, element, amax_before, tensor_encode, apart,
+    plain, stream, chance, g, offset, stride, key, spare, counts,
+):  # fmt: skip
+    """Round whole strips of blocks of height x width elements.
+
+    x and out are matrices of bits, flat, and may be the same; `stored`, flat too, receives the
+    stored scales. `element` is (top octave, fraction bits, largest value). `amax_before` is
+    every block's amax, if it is known and not zero. `apart`: leave fp32 scales out of the
+    values. `offset` is the logical index of x[0], and neighbors of a row are counted `stride`
+    apart: other than 1 only for blocks of one column. `plain`: uncounted; `stream`: that, to
+    nearest, past the caches, for rows of aligned lines and a width that `past_row` has.
+    """
+    rows, divide = x.size // columns, rule == AMAX_DIVIDE
+    longest = LONG_SEGMENT if height == 1 else SEGMENT
+    segment = min(max(width, longest // width * width), columns)
+    num_blocks = (segment + width - 1) // width
+    amax = np.empty(num_blocks, np.uint32)
+    encode, scale = np.empty(num_blocks, np.float32), np.empty(num_blocks, np.float32)
+    room, halves = np.empty((2, segment), np.float32), np.empty((3, segment), np.uint32)
+    per_strip = (columns + width - 1) // width
+    for top in range(0, rows, height):
+        down = min(height, rows - top)
+        for left in range(0, columns, segment):
+            at, across = top * columns + left, min(segment, columns - left)
+            first, blocks = left // width, (across + width - 1) // width
+            amax[:] = amax_before
+            if amax_before == NONE:
+                amax_strip(x, at, down, across, columns, width, amax, halves)
+            kept, found = stored[top // height * per_strip + first :][:blocks], amax[:blocks]
+            scale_blocks(found, rule, encode, scale, kept, element, tensor_encode, apart)
+            ahead = segment if left + across < columns else height * columns - left
+            if plain and not chance and (width == 1 or down > 1):
+                round_columns(
+                    x, out, at, down, across, columns, encode, scale, width, divide, stream,
+                    ahead, g, room,
+                )  # fmt: skip
+                continue
+            for start in range(at, at + down * columns, columns):
+                round_row(
+                    x[start : start + across], out[start : start + across], encode, scale,
+                    width, divide, plain, stream, chance, ahead, g,
+                    index_of(offset, start, columns, stride), stride, key, spare, room, counts,
+                )  # fmt: skip

@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from floatscope.compiled import njit
 from floatscope.rounding.grid import INDEX
 from floatscope.rounding.kernels.numba_bits import (
     as_bits,
@@ -46,7 +46,7 @@ u32, u64 = np.uint32, np.uint64
 # the smallest normal these are its lowest bits; below, the value is divided by the step, which is
 # exact, or underflows far below the 32 bits.
 def _one_of(all_bits: bool) -> Any:
-    @njit(nogil=True, cache=True)
+    @njit(nogil=True)
     def one_of(u, random, spare, drop, to_left, to_right, normal, step, steps_in_one, sign):
         """The magnitude that one element becomes, by 32 - spare of its random bits."""
         T = type(u)
@@ -67,7 +67,7 @@ def _one_of(all_bits: bool) -> Any:
 
 
 def _part_of(one_of: Any, num: int) -> Any:
-    @njit(nogil=True, cache=True)
+    @njit(nogil=True)
     def part(x, out, g, start, first, second, spare):
         """A part of `num` elements again and again; the first has index `start`."""
         T = x.dtype.type
@@ -101,7 +101,7 @@ def _part_of(one_of: Any, num: int) -> Any:
     return part
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def by_bits(a, random, drop, normal, exponent):
     """A magnitude on a grid without subnormals of its own: random bits are added to the lost.
 
@@ -117,7 +117,7 @@ def by_bits(a, random, drop, normal, exponent):
     return T(T(a + noise) & T(~T(T(T(1) << drop) - T(1))))
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def by_steps(a, random, kept, normal, exponent):
     """A magnitude in steps of its octave, or of the format's lowest: how many, and one by chance.
 
@@ -136,7 +136,7 @@ def by_steps(a, random, kept, normal, exponent):
 
 
 def _plain_part(magnitude_of: Any, past_caches: bool) -> Any:
-    @njit(nogil=True, cache=True)
+    @njit(nogil=True)
     def part(x, out, g, start, first, second):
         """Whole lines with all random bits, of formats with a negative zero, uncounted."""
         widest_vectors()
@@ -174,7 +174,7 @@ bits_near, bits_past = _plain_part(by_bits, False), _plain_part(by_bits, True)
 steps_near, steps_past = _plain_part(by_steps, False), _plain_part(by_steps, True)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def fast_part(x, out, g, start, first, second, stream):
     """The fast loop for a format and such an output; returns how many are beyond, or 1."""
     if g[NORMAL]:
@@ -190,7 +190,7 @@ def _stochastic(all_bits: bool) -> Any:
     one_of = _one_of(all_bits)
     lines, rest = _part_of(one_of, LINES), _part_of(one_of, 1)
 
-    @njit(nogil=True, cache=True)
+    @njit(nogil=True)
     def stochastic(x, out, g, index, key, spare, stream, counted):
         """Stochastic rounding with 32 - spare random bits; returns what `nearest` does."""
         first, second = words(key, u64(index >> u64(32)))
@@ -214,7 +214,7 @@ def _stochastic(all_bits: bool) -> Any:
 stochastic, few_bits = _stochastic(True), _stochastic(False)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def with_one_key(x, out, g, index, key, spare, stream, counted):
     """The stochastic loop for so many bits and such an output."""
     if spare:
@@ -222,7 +222,7 @@ def with_one_key(x, out, g, index, key, spare, stream, counted):
     return stochastic(x, out, g, index, key, spare, stream, counted)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def by_chance(x, out, g, index, key, spare, stream, counted):
     """Two parts where the upper half of the index changes, and the words of the key with it."""
     head = min(x.size, np.int64(1 << 32) - np.int64(u32(index)))

@@ -3,8 +3,7 @@
 To nearest, a code falls out of the rounding on the way. Everything else is rounded to values, chunk
 by chunk, and then encoded.
 
-The rounding is that of `numba_elements.py` and what it calls. Numba's cache looks for changes
-in this file alone, so their checksum is a part of the kernel: another checksum is another kernel.
+The rounding is that of `numba_elements.py` and what it calls.
 """
 
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false
@@ -14,10 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from floatscope.compiled import njit
 from floatscope.rounding.grid import FAST_NEAREST, INDEX
-from floatscope.rounding.kernels import checksum, numba_chance, numba_elements, numba_nearest
 from floatscope.rounding.kernels.numba_bits import as_bits, as_float, prefetch, shift_right
 from floatscope.rounding.kernels.numba_elements import (
     CHUNK,
@@ -39,7 +37,7 @@ LARGEST, NEGATIVE_ZERO, ZERO = (INDEX[n] for n in ("largest", "negative_zero", "
 u64 = np.uint64
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def codes_of(values, out, g):
     """Codes of values that the format holds."""
     T, C = values.dtype.type, out.dtype.type
@@ -73,7 +71,7 @@ def codes_of(values, out, g):
 
 
 def _encode_nearest(plain: bool, num: int) -> Any:
-    @njit(nogil=True, cache=True)
+    @njit(nogil=True)
     def encode_nearest(x, out, g):
         """Codes to nearest even; how many are beyond the largest value, became zero, lost a sign.
 
@@ -124,38 +122,28 @@ encode_counted, encode_plain = _encode_nearest(False, LINES), _encode_nearest(Tr
 encode_rest = _encode_nearest(False, 1)
 
 
-def _encode_span(revision: int) -> Any:
-    """The kernel for one state of the rounding's source."""
-
-    @njit(nogil=True, cache=True)
-    def encode_span(x, out, offset, g, key, spare, counts, counted):
-        """Round x and write the codes; `offset` is the logical index of x[0]."""
-        plain = revision > 0 and g[MODE] == FAST_NEAREST and not (g[INTEGER] or g[FLUSH] or g[ZERO])
-        buffer = np.empty(CHUNK, x.dtype)
-        mask = u64((u64(1) << g[WIDTH]) - u64(1))
-        for first in range(0, x.size, CHUNK):
-            last = min(first + CHUNK, x.size)
-            chunk, codes = buffer[: last - first], out[first:last]
-            if plain:
-                xs, uncounted = x[first:last], not counted and g[NEGATIVE_ZERO]
-                whole = xs.size // LINES * LINES
-                lines, into = xs[:whole], codes[:whole]
-                one = encode_plain(lines, into, g) if uncounted else encode_counted(lines, into, g)
-                other = encode_rest(xs[whole:], codes[whole:], g)
-                if not (one[0] or other[0]):
-                    counts[FLUSHED] += one[1] + other[1]
-                    counts[LOST_SIGN] += 0 if g[NEGATIVE_ZERO] else one[2] + other[2]
-                    continue
-            at = u64(offset + u64(first))
-            round_chunk(x[first:last], chunk, g, at, key, spare, counts, False, True)
-            codes_of(chunk, codes, g)
-            if g[INTEGER] and g[WIDTH] < u64(8 * out.itemsize):
-                for i in range(codes.size):
-                    codes[i] &= out.dtype.type(mask)
-
-    return encode_span
-
-
-encode_span = _encode_span(
-    checksum(numba_elements) + checksum(numba_chance) + checksum(numba_nearest)
-)
+@njit(nogil=True)
+def encode_span(x, out, offset, g, key, spare, counts, counted):
+    """Round x and write the codes; `offset` is the logical index of x[0]."""
+    plain = g[MODE] == FAST_NEAREST and not (g[INTEGER] or g[FLUSH] or g[ZERO])
+    buffer = np.empty(CHUNK, x.dtype)
+    mask = u64((u64(1) << g[WIDTH]) - u64(1))
+    for first in range(0, x.size, CHUNK):
+        last = min(first + CHUNK, x.size)
+        chunk, codes = buffer[: last - first], out[first:last]
+        if plain:
+            xs, uncounted = x[first:last], not counted and g[NEGATIVE_ZERO]
+            whole = xs.size // LINES * LINES
+            lines, into = xs[:whole], codes[:whole]
+            one = encode_plain(lines, into, g) if uncounted else encode_counted(lines, into, g)
+            other = encode_rest(xs[whole:], codes[whole:], g)
+            if not (one[0] or other[0]):
+                counts[FLUSHED] += one[1] + other[1]
+                counts[LOST_SIGN] += 0 if g[NEGATIVE_ZERO] else one[2] + other[2]
+                continue
+        at = u64(offset + u64(first))
+        round_chunk(x[first:last], chunk, g, at, key, spare, counts, False, True)
+        codes_of(chunk, codes, g)
+        if g[INTEGER] and g[WIDTH] < u64(8 * out.itemsize):
+            for i in range(codes.size):
+                codes[i] &= out.dtype.type(mask)

@@ -6,15 +6,13 @@ passed on as it is for a second, scalar look, and is rare. Large outputs are sto
 a plain store would first read the line that it overwrites; loops that do so are functions of their
 own, because the compiler believes what they say of alignment. Input and output may be the same.
 
-The kernels are serial and release the interpreter lock; `threads.py` runs them side by side.
+The kernels are serial; `numba_jobs.py` makes regions of them, which `threads.py` shares out.
 They are written for uint32 and uint64 alike: T is the type of the bits. In Numba, uint32 + uint32
 is uint64, so every operation is wrapped, and shifts are of 64 bits whatever is done: those in loops
 are `shift_left` and `shift_right`. Such loops use unsigned places, because a signed one may be
 negative, which would count from the end.
 
-Rounding to nearest is in `numba_nearest.py`, stochastic rounding in `numba_chance.py`. Numba's
-cache of compiled code looks for changes in this file alone, so their checksums are a part of the
-kernel; `numba_bits.py` never changes.
+Rounding to nearest is in `numba_nearest.py`, stochastic rounding in `numba_chance.py`.
 """
 
 # pyright: reportCallIssue=false, reportGeneralTypeIssues=false
@@ -22,13 +20,10 @@ kernel; `numba_bits.py` never changes.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import njit
 
+from floatscope.compiled import njit
 from floatscope.rounding.grid import FAST_NEAREST, INDEX, STOCHASTIC
-from floatscope.rounding.kernels import checksum, numba_chance, numba_nearest
 from floatscope.rounding.kernels.numba_bits import (
     as_bits,
     as_float,
@@ -54,7 +49,7 @@ BEYOND, INFINITE, NANS, SATURATED, BECAME_NAN, RAISED, FLUSHED, LOST_SIGN = rang
 u32, u64 = np.uint32, np.uint64
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def takes_larger(mode, rest, half, odd, negative):
     """Whether the neighbor of larger magnitude is taken, in the modes without chance."""
     inexact = rest != type(rest)(0)
@@ -71,7 +66,7 @@ def takes_larger(mode, rest, half, odd, negative):
     return False
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def without_chance(x, out, g):
     """Every mode but stochastic, from the explicit significand; returns what `nearest` does."""
     T = x.dtype.type
@@ -107,7 +102,7 @@ def without_chance(x, out, g):
     return beyond, flushed, lost
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def repair(out, g, counts):
     """Look again, one by one, at what lies beyond the largest value: overflow, infinity, NaN."""
     T = out.dtype.type
@@ -150,7 +145,7 @@ def repair(out, g, counts):
             counts[BECAME_NAN if policy == 2 else RAISED] += 1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def unsigned(x, out, g, counts):
     """Formats without zero and sign: zeros, negatives and what rounded to zero. x is not out."""
     T = x.dtype.type
@@ -175,7 +170,7 @@ def unsigned(x, out, g, counts):
             counts[BECAME_NAN if policy == 2 else RAISED] += 1
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def flush_subnormals(out, g):
     """Subnormal results become zeros of their sign; returns how many did, how many lost it."""
     T = out.dtype.type
@@ -192,50 +187,37 @@ def flush_subnormals(out, g):
     return flushed, lost
 
 
-def _round_chunk(revision: int) -> Any:
-    """The kernel for one state of the sources of `to_nearest` and `by_chance`."""
+@njit(nogil=True)
+def round_chunk(x, out, g, index, key, spare, counts, stream, counted):
+    """Round one chunk; `index` is the logical position of its first element.
 
-    @njit(nogil=True, cache=True)
-    def round_chunk(x, out, g, index, key, spare, counts, stream, counted):
-        """Round one chunk; `index` is the logical position of its first element.
-
-        Unless `counted`, zeros and signs that were lost may go uncounted, where that saves time.
-        """
-        widest_vectors()
-        if g[MODE] == FAST_NEAREST:
-            beyond, flushed, lost = to_nearest(x, out, g, stream, counted)
-        elif g[MODE] == STOCHASTIC and revision > 0:
-            beyond, flushed, lost = by_chance(x, out, g, index, key, spare, stream, counted)
-        else:
-            beyond, flushed, lost = without_chance(x, out, g)
-        if beyond:
-            repair(out, g, counts)
-        if g[ZERO]:
-            unsigned(x, out, g, counts)
-            return
+    Unless `counted`, zeros and signs that were lost may go uncounted, where that saves time.
+    """
+    widest_vectors()
+    if g[MODE] == FAST_NEAREST:
+        beyond, flushed, lost = to_nearest(x, out, g, stream, counted)
+    elif g[MODE] == STOCHASTIC:
+        beyond, flushed, lost = by_chance(x, out, g, index, key, spare, stream, counted)
+    else:
+        beyond, flushed, lost = without_chance(x, out, g)
+    if beyond:
+        repair(out, g, counts)
+    if g[ZERO]:
+        unsigned(x, out, g, counts)
+        return
+    counts[FLUSHED] += flushed
+    counts[LOST_SIGN] += lost
+    if g[FLUSH]:
+        flushed, lost = flush_subnormals(out, g)
         counts[FLUSHED] += flushed
         counts[LOST_SIGN] += lost
-        if g[FLUSH]:
-            flushed, lost = flush_subnormals(out, g)
-            counts[FLUSHED] += flushed
-            counts[LOST_SIGN] += lost
-
-    return round_chunk
 
 
-def _round_span(revision: int) -> Any:
-    @njit(nogil=True, cache=True)
-    def round_span(x, out, offset, g, key, spare, stream, counts, counted):
-        """Round x into out; `offset` is the logical index of x[0]."""
-        widest_vectors()
-        for first in range(0, x.size, CHUNK if revision > 0 else 1):
-            last = min(first + CHUNK, x.size)
-            xs, ys, at = x[first:last], out[first:last], u64(offset + u64(first))
-            round_chunk(xs, ys, g, at, key, spare, counts, stream, counted)
-
-    return round_span
-
-
-_REVISION = checksum(numba_chance) + checksum(numba_nearest)
-round_chunk = _round_chunk(_REVISION)
-round_span = _round_span(_REVISION)
+@njit(nogil=True)
+def round_span(x, out, offset, g, key, spare, stream, counts, counted):
+    """Round x into out; `offset` is the logical index of x[0]."""
+    widest_vectors()
+    for first in range(0, x.size, CHUNK):
+        last = min(first + CHUNK, x.size)
+        xs, ys, at = x[first:last], out[first:last], u64(offset + u64(first))
+        round_chunk(xs, ys, g, at, key, spare, counts, stream, counted)

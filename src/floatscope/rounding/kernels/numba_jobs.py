@@ -12,30 +12,17 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import carray, cfunc
+from numba import carray
 
-from floatscope.rounding import jobs
+from floatscope.compiled import cfunc
 from floatscope.rounding.grid import INDEX
 from floatscope.rounding.jobs import COUNTED, Amax, Region, Span, Strips
-from floatscope.rounding.kernels import (
-    checksum,
-    numba_amax,
-    numba_bf16,
-    numba_blocks,
-    numba_chance,
-    numba_codes,
-    numba_elements,
-    numba_nearest,
-    numba_plain,
-    numba_powers,
-    numba_region,
-    numba_scales,
-)
 from floatscope.rounding.kernels.numba_amax import amax_of, finite_amax_of
 from floatscope.rounding.kernels.numba_bf16 import narrow, widen
 from floatscope.rounding.kernels.numba_blocks import round_strips
 from floatscope.rounding.kernels.numba_codes import encode_span
 from floatscope.rounding.kernels.numba_elements import round_span
+from floatscope.rounding.kernels.numba_hadamard import turn_rows, turning_rooms
 from floatscope.rounding.kernels.numba_powers import round_powers
 from floatscope.rounding.kernels.numba_region import (
     REGION,
@@ -55,10 +42,10 @@ SPAN, STRIPS, AMAX = np.dtype(Span), np.dtype(Strips), np.dtype(Amax)
 u16, u32, u64, f32, f64 = np.uint16, np.uint32, np.uint64, np.float32, np.float64
 
 
-def _span(given: Any, wanted: Any, revision: int) -> Any:
+def _span(given: Any, wanted: Any) -> Any:
     widens, narrows = given is u16, wanted is u16
 
-    @cfunc(REGION, cache=True)
+    @cfunc(REGION)
     def span(p):
         job = carray(p, 1, SPAN)[0]
         if flushes(job.one):
@@ -67,7 +54,7 @@ def _span(given: Any, wanted: Any, revision: int) -> Any:
         g, counts = carray(pointer(job.grid, u64), GRID), np.zeros(NUM_COUNTS, np.int64)
         step = PIECE if widens or narrows else job.piece
         wide = np.empty(step if widens else 0, u32)
-        room = np.empty(step if narrows and revision > 0 else 0, u32)
+        room = np.empty(step if narrows else 0, u32)
         start = take(p) * job.piece
         while start < job.size:
             stop = min(start + job.piece, job.size)
@@ -86,15 +73,15 @@ def _span(given: Any, wanted: Any, revision: int) -> Any:
     return span
 
 
-def _powers(revision: int) -> Any:
-    @cfunc(REGION, cache=True)
+def _powers() -> Any:
+    @cfunc(REGION)
     def powers(p):
         job = carray(p, 1, SPAN)[0]
         if flushes(job.one):
             return
         x, out = carray(pointer(job.x, u32), job.size), carray(pointer(job.out, u32), job.size)
         g = carray(pointer(job.grid, u64), GRID)
-        counts = np.zeros(NUM_COUNTS if revision > 0 else 0, np.int64)
+        counts = np.zeros(NUM_COUNTS, np.int64)
         start = take(p) * job.piece
         while start < job.size:
             stop = min(start + job.piece, job.size)
@@ -106,15 +93,15 @@ def _powers(revision: int) -> Any:
     return powers
 
 
-def _codes(given: Any, code: Any, revision: int) -> Any:
-    @cfunc(REGION, cache=True)
+def _codes(given: Any, code: Any) -> Any:
+    @cfunc(REGION)
     def codes(p):
         job = carray(p, 1, SPAN)[0]
         if flushes(job.one):
             return
         x, out = carray(pointer(job.x, given), job.size), carray(pointer(job.out, code), job.size)
         g = carray(pointer(job.grid, u64), GRID)
-        counts = np.zeros(NUM_COUNTS if revision > 0 else 0, np.int64)
+        counts = np.zeros(NUM_COUNTS, np.int64)
         start = take(p) * job.piece
         while start < job.size:
             stop = min(start + job.piece, job.size)
@@ -127,43 +114,47 @@ def _codes(given: Any, code: Any, revision: int) -> Any:
     return codes
 
 
-def _strips(given: Any, wanted: Any, revision: int) -> Any:
+def _strips(given: Any, wanted: Any, turns: bool) -> Any:
     widens, narrows = given is u16, wanted is u16
+    converts = widens or narrows or turns
 
-    @cfunc(REGION, cache=True, error_model="numpy")
+    @cfunc(REGION, error_model="numpy")
     def strips(p):
         job = carray(p, 1, STRIPS)[0]
         if flushes(job.one):
             return
         height, width, columns = job.height, job.width, job.columns
-        whole, size, per_strip = (
-            height * columns,
-            job.rows * columns,
-            (columns + width - 1) // width,
-        )
+        whole, size = height * columns, job.rows * columns
+        per_strip = (columns + width - 1) // width
         x, out = carray(pointer(job.x, given), size), carray(pointer(job.out, wanted), size)
         stored = carray(pointer(job.stored, f32), job.size * per_strip)
         g, element = carray(pointer(job.grid, u64), GRID), carray(pointer(job.element, f64), 3)
+        signs, rooms = carray(pointer(job.signs, f32), job.group), turning_rooms(job.group)
         counts = np.zeros(NUM_COUNTS, np.int64)
-        step = max(PIECE // whole, 1) if widens or narrows else job.piece
-        wide = np.empty(min(step * whole, size) if widens else 0, u32)
-        room = np.empty(min(step * whole, size) if narrows and revision > 0 else 0, u32)
+        at_once = max(PIECE // whole, 1) if converts else job.piece
+        most = min(at_once * whole, size)
+        wide = np.empty(most if widens or turns else 0, u32)
+        room = np.empty(most if narrows else 0, u32)
         pieces = (job.size + job.piece - 1) // job.piece
         turn = take(p)
         while turn < pieces:
             start = (pieces - 1 - turn if job.backwards else turn) * job.piece
             stop = min(start + job.piece, job.size)
-            for first in range(start, stop, step):
-                last = min(first + step, stop)
+            for first in range(start, stop, at_once):
+                last = min(first + at_once, stop)
                 here, there = first * whole, min(last * whole, size)
-                xs = widen(x[here:there], wide) if widens else x[here:there]
-                ys = room[: there - here] if narrows else out[here:there]
-                xs = xs.copy() if job.shared and not widens else xs
+                xs, ys = x[here:there], room[: there - here] if narrows else out[here:there]
+                if turns:
+                    zs = turn_rows(xs, columns, signs, job.factor, wide, rooms)
+                elif widens:
+                    zs = widen(xs, wide)
+                else:
+                    zs = xs.copy() if job.shared else xs
+                index = u64(job.offset + u64(here if job.stride == u64(1) else first * height))
                 round_strips(
-                    xs, ys, columns, stored[first * per_strip : last * per_strip], height, width,
+                    zs, ys, columns, stored[first * per_strip : last * per_strip], height, width,
                     job.rule, element, job.amax, job.tensor_encode, job.apart, job.plain,
-                    job.stream, job.chance, g, u64(job.offset + u64(here)), job.key, job.spare,
-                    counts,
+                    job.stream, job.chance, g, index, job.stride, job.key, job.spare, counts,
                 )  # fmt: skip
                 if narrows:
                     narrow(ys, out[here:there])
@@ -173,13 +164,13 @@ def _strips(given: Any, wanted: Any, revision: int) -> Any:
     return strips
 
 
-def _amax(given: Any, revision: int) -> Any:
-    @cfunc(REGION, cache=True)
+def _amax(given: Any) -> Any:
+    @cfunc(REGION)
     def amax(p):
         job = carray(p, 1, AMAX)[0]
         x = carray(pointer(job.x, given), job.size)
         start = take(p) * job.piece
-        while start < job.size and revision > 0:
+        while start < job.size:
             xs = x[start : min(start + job.piece, job.size)]
             largest = finite_amax_of(xs) if job.finite else amax_of(xs)
             raise_to(p, COUNTED, np.int64(largest))
@@ -188,40 +179,53 @@ def _amax(given: Any, revision: int) -> Any:
     return amax
 
 
-_REVISION = sum(
-    checksum(module)
-    for module in (
-        jobs, numba_amax, numba_bf16, numba_blocks, numba_chance, numba_codes, numba_elements,
-        numba_nearest, numba_plain, numba_powers, numba_region, numba_scales,
-    )
-)  # fmt: skip
+def _turned_amax(given: Any) -> Any:
+    @cfunc(REGION, error_model="numpy")
+    def turned_amax(p):
+        job = carray(p, 1, AMAX)[0]
+        if flushes(job.one):
+            return
+        whole = job.group * job.columns
+        x = carray(pointer(job.x, given), job.size * whole)
+        signs, rooms = carray(pointer(job.signs, f32), job.group), turning_rooms(job.group)
+        wide = np.empty(whole, u32)
+        start = take(p) * job.piece
+        while start < job.size:
+            for group in range(start, min(start + job.piece, job.size)):
+                xs = x[group * whole : (group + 1) * whole]
+                zs = turn_rows(xs, job.columns, signs, job.factor, wide, rooms)
+                largest = finite_amax_of(zs) if job.finite else amax_of(zs)
+                raise_to(p, COUNTED, np.int64(largest))
+            start = take(p) * job.piece
+
+    return turned_amax
 
 
 @cache
 def span_region(given: Any, wanted: Any) -> Region:
     """Rounds elements one by one: `jobs.Span`; values are read as unsigned integers."""
-    return Region(_span(given, wanted, _REVISION))
+    return Region(_span(given, wanted))
 
 
 @cache
 def powers_region() -> Region:
     """The same of fp32 to powers of two."""
-    return Region(_powers(_REVISION))
+    return Region(_powers())
 
 
 @cache
 def codes_region(given: Any, code: Any) -> Region:
     """The same to codes of a width."""
-    return Region(_codes(given, code, _REVISION))
+    return Region(_codes(given, code))
 
 
 @cache
-def strips_region(given: Any, wanted: Any) -> Region:
-    """Rounds blocks: `jobs.Strips`."""
-    return Region(_strips(given, wanted, _REVISION))
+def strips_region(given: Any, wanted: Any, turns: bool) -> Region:
+    """Rounds blocks: `jobs.Strips`; if it turns, after a Hadamard transform."""
+    return Region(_strips(given, wanted, turns))
 
 
 @cache
-def amax_region(given: Any) -> Region:
+def amax_region(given: Any, turns: bool) -> Region:
     """Finds the largest magnitude: `jobs.Amax`."""
-    return Region(_amax(given, _REVISION))
+    return Region(_turned_amax(given) if turns else _amax(given))

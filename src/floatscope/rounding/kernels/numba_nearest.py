@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from floatscope.compiled import njit
 from floatscope.rounding.grid import INDEX
 from floatscope.rounding.kernels.numba_bits import (
     as_bits,
@@ -36,7 +36,7 @@ NEGATIVE_ZERO, INTEGER = INDEX["negative_zero"], INDEX["integer"]
 u64 = np.uint64
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def nearest_of(u, drop, half_less, kept, normal, anchor, largest, lowest, sign, zero_sign):
     """One element to nearest, ties to even: what `finish` says of it."""
     T = type(u)
@@ -49,7 +49,7 @@ def nearest_of(u, drop, half_less, kept, normal, anchor, largest, lowest, sign, 
 
 
 def _nearest(past_caches: bool) -> Any:
-    @njit(nogil=True, cache=True)
+    @njit(nogil=True)
     def nearest(x, out, g):
         """Nearest, ties to even; returns how many are beyond, became zero, lost their sign."""
         T = x.dtype.type
@@ -91,7 +91,7 @@ def _nearest(past_caches: bool) -> Any:
 nearest, nearest_past = _nearest(False), _nearest(True)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def anchored_of(u, drop, anchor, limit, below, exponent, sign, zero_sign):
     """One element to nearest by its anchor: the bits, its rounded magnitude, whether beyond.
 
@@ -109,7 +109,7 @@ def anchored_of(u, drop, anchor, limit, below, exponent, sign, zero_sign):
 
 
 def _anchored(past_caches: bool, counted: bool) -> Any:
-    @njit(nogil=True, cache=True)
+    @njit(nogil=True)
     def anchored(x, out, g):
         """`nearest` for the formats that `to_nearest` gives it.
 
@@ -161,7 +161,7 @@ plain, plain_past = _anchored(False, False), _anchored(True, False)
 
 
 def _bitwise(past_caches: bool) -> Any:
-    @njit(nogil=True, cache=True)
+    @njit(nogil=True)
     def bitwise(x, out, g):
         """The same of symmetrical formats that reach as far as the carrier: only bits are lost."""
         widest_vectors()
@@ -196,7 +196,7 @@ def _bitwise(past_caches: bool) -> Any:
 bitwise, bitwise_past = _bitwise(False), _bitwise(True)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def to_nearest(x, out, g, stream, counted):
     """The fastest loop to nearest for a format and such an output.
 

@@ -9,8 +9,8 @@ functions of their own, because the compiler believes what they say of alignment
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from floatscope.compiled import njit
 from floatscope.rounding.grid import INDEX
 from floatscope.rounding.kernels.numba_bits import (
     as_bits,
@@ -23,18 +23,18 @@ from floatscope.rounding.kernels.numba_bits import (
 )
 from floatscope.rounding.kernels.numba_chance import by_steps
 
-LINES = 64
-"""Elements between two requests for memory."""
+LINES, LINE = 64, 16
+"""Elements between two requests for memory: some lines, and one."""
 
 DROP, NORMAL, ANCHOR = INDEX["drop"], INDEX["normal"], INDEX["anchor"]
 LARGEST, LOWEST, NEGATIVE_ZERO = INDEX["largest"], INDEX["lowest"], INDEX["negative_zero"]
 
 u32, u64, f32 = np.uint32, np.uint64, np.float32
 SIGN, MAGNITUDE, INFINITY = u32(0x8000_0000), u32(0x7FFF_FFFF), u32(0x7F80_0000)
-HALF, NONE, FRACTION = u32(0x0040_0000), u32(0), u32(23)
+HALF, NONE, ONE, FRACTION = u32(0x0040_0000), u32(0), u32(1), u32(23)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def limits_of(g):
     """What `anchored_of` needs of the grid."""
     drop = u32(u32(u32(g[DROP]) << u32(23)) | HALF)
@@ -42,7 +42,7 @@ def limits_of(g):
     return drop, u32(u32(g[ANCHOR]) | HALF), largest, lowest, SIGN if g[NEGATIVE_ZERO] else NONE
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def anchored_of(t, scale, drop, anchor, largest, lowest, zero_sign):
     """A scaled element to nearest even, and scaled back.
 
@@ -59,7 +59,7 @@ def anchored_of(t, scale, drop, anchor, largest, lowest, zero_sign):
 def _plain(width, divide, past_caches=False):
     """Elements to nearest even, uncounted, in blocks of a width that the compiler unrolls."""
 
-    @njit(nogil=True, cache=True, error_model="numpy")
+    @njit(nogil=True, error_model="numpy")
     def plain(x, out, encode, scale, ahead, g):
         drop, anchor, largest, lowest, zero_sign = limits_of(g)
         for b in range(x.size // width):
@@ -82,7 +82,7 @@ def _plain(width, divide, past_caches=False):
 def _apart(divide, past_caches=False):
     """The same, each column with its own factors."""
 
-    @njit(nogil=True, cache=True, error_model="numpy")
+    @njit(nogil=True, error_model="numpy")
     def apart(x, out, first, rows, columns, stride, encode, scale, ahead, g):
         """So many rows and columns, from `first` on; rows are `stride` apart."""
         drop, anchor, largest, lowest, zero_sign = limits_of(g)
@@ -112,7 +112,7 @@ def _apart(divide, past_caches=False):
 def _wide(divide):
     """The same in blocks of whole lines, however many."""
 
-    @njit(nogil=True, cache=True, error_model="numpy")
+    @njit(nogil=True, error_model="numpy")
     def wide(x, out, encode, scale, width, ahead, g):
         drop, anchor, largest, lowest, zero_sign = limits_of(g)
         for b in range(x.size // width):
@@ -131,23 +131,24 @@ def _wide(divide):
 
 def _by_chance(width):
     """Stochastic, in blocks of a width that the compiler unrolls, or each with its own factors."""
-    num = LINES if width == 1 else width
+    num = max(width, LINE)
 
-    @njit(nogil=True, cache=True, error_model="numpy")
-    def by_chance(x, out, encode, scale, ahead, g, start, first, second):
+    @njit(nogil=True, error_model="numpy")
+    def by_chance(x, out, encode, scale, ahead, g, start, stride, first, second):
         widest_vectors()
         normal, largest = u32(g[NORMAL]), u32(g[LARGEST])
         kept = u32(u32(FRACTION - u32(g[DROP])) << FRACTION)
         for line in range(0, x.size // num * num, num):
             for j in range(0, num, 16):
                 prefetch(x, ahead + line + j)
-            b, at = line // num, u32(start + u32(line))
+            b, step = line // num, stride if width == 1 else ONE
+            at = u32(start + u32(u32(line) * step))
             for j in range(num):
                 i = u64(line + j)
                 e, s = (encode[i], scale[i]) if width == 1 else (encode[b], scale[b])
                 t = as_bits(f32(as_float(x[i]) * e))
                 a = u32(t & MAGNITUDE)
-                random = random_word(u32(at + u32(j)), first, second)
+                random = random_word(u32(at + u32(u32(j) * step)), first, second)
                 r = by_steps(a, random, kept, normal, INFINITY)
                 r = a if a > INFINITY else min(r, largest)
                 out[i] = as_bits(f32(as_float(u32(r | u32(t & SIGN))) * s))
@@ -161,7 +162,7 @@ plain_wide, divided_1, divided_wide = _wide(False), _apart(True), _wide(True)
 past_1, past_16, past_32 = _apart(False, True), _plain(16, False, True), _plain(32, False, True)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def plain_columns(x, out, first, rows, columns, stride, encode, scale, divide, past, ahead, g):
     """Elements that are scaled column by column, of any number; `past` the caches or not."""
     if past:
@@ -172,7 +173,7 @@ def plain_columns(x, out, first, rows, columns, stride, encode, scale, divide, p
         plain_1(x, out, first, rows, columns, stride, encode, scale, ahead, g)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def past_row(x, out, encode, scale, width, ahead, g):
     """`plain_row` for outputs that are stored past the caches, in the widths that gain most."""
     done = x.size // width * width
@@ -183,7 +184,7 @@ def past_row(x, out, encode, scale, width, ahead, g):
     return done
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def plain_row(x, out, encode, scale, width, divide, ahead, g):
     """As many elements of a row as a loop of known width takes; returns how many these are."""
     done = x.size // width * width
@@ -200,21 +201,21 @@ def plain_row(x, out, encode, scale, width, divide, ahead, g):
     return done
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
-def random_row(x, out, encode, scale, width, ahead, g, index, key):
+@njit(nogil=True, error_model="numpy")
+def random_row(x, out, encode, scale, width, ahead, g, index, stride, key):
     """The same by chance, with all random bits, in formats with a negative zero and steps."""
-    num = LINES if width == 1 else width
-    done, start = x.size // num * num, u32(index)
-    if u64(start) + u64(done) > u64(1 << 32):  # the key's words change in between
+    num = max(width, LINE)
+    done, start, step = x.size // num * num, u32(index), u32(stride)
+    if u64(start) + u64(done) * stride > u64(1 << 32):  # the key's words change in between
         return 0
     first, second = words(key, u64(index >> u64(32)))
     xs, ys = x[:done], out[:done]
     if width == 1:
-        chance_1(xs, ys, encode, scale, ahead, g, start, first, second)
+        chance_1(xs, ys, encode, scale, ahead, g, start, step, first, second)
     elif width == 16:
-        chance_16(xs, ys, encode, scale, ahead, g, start, first, second)
+        chance_16(xs, ys, encode, scale, ahead, g, start, step, first, second)
     elif width == 32:
-        chance_32(xs, ys, encode, scale, ahead, g, start, first, second)
+        chance_32(xs, ys, encode, scale, ahead, g, start, step, first, second)
     else:
         done = 0
     return done

@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from floatscope.compiled import njit
 from floatscope.rounding.grid import INDEX
 from floatscope.rounding.kernels.numba_bits import prefetch, store_past_caches
 from floatscope.rounding.receipt import NUM_COUNTS
@@ -33,7 +33,7 @@ TIE_BELOW = u32(0x0060_0000)
 NONE = u32(0)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def powers(x, out, g, found):
     """Round bits of fp32; `found` receives how many overflow, are infinite, NaN, zero, negative.
 
@@ -71,7 +71,7 @@ def powers(x, out, g, found):
 
 
 def _uncounted(past_caches: bool) -> Any:
-    @njit(nogil=True, cache=True)
+    @njit(nogil=True)
     def uncounted(x, out, g):
         """`powers` without counts, for whole lines."""
         overflow = LARGEST if g[OVERFLOW] == 0 else QUIET
@@ -104,7 +104,7 @@ def _uncounted(past_caches: bool) -> Any:
 near, past = _uncounted(False), _uncounted(True)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def round_powers(x, out, g, counts, stream, counted):
     """Round x into out, and count as `round_span` does if `counted`."""
     found = np.zeros(6, np.int64)

@@ -1,8 +1,4 @@
-"""What regions share: memory by its address, pieces taken one by one, sums of several threads.
-
-Numba's cache of compiled code looks for changes in the kernel's own file alone: what a region calls
-has its checksum in the region's closure.
-"""
+"""What regions share: memory by its address, pieces taken one by one, sums of several threads."""
 
 # pyright: reportCallIssue=false
 
@@ -13,9 +9,9 @@ from typing import Any
 import numba
 import numpy as np
 from llvmlite import ir
-from numba import njit
 from numba.extending import intrinsic
 
+from floatscope.compiled import njit
 from floatscope.rounding.jobs import COUNTED, TAKEN
 from floatscope.rounding.kernels.numba_bits import as_float, as_real
 from floatscope.rounding.receipt import NUM_COUNTS
@@ -54,13 +50,13 @@ def _atomic(operation: str) -> Any:
 add_to, raise_to = _atomic("add"), _atomic("max")
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def take(p):
     """The number of the next piece of the job at p."""
     return add_to(p, TAKEN, 1)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def add_counts(p, counts):
     """Add one thread's counts to the job's."""
     for i in range(NUM_COUNTS):
@@ -68,7 +64,7 @@ def add_counts(p, counts):
             add_to(p, COUNTED + i, counts[i])
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True)
 def flushes(one):
     """Whether this thread's processor takes subnormal numbers for zero: it has to leave the job."""
     return as_float(one) * as_real(one) == NONE

@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from floatscope.compiled import njit
 from floatscope.rounding.kernels.numba_bits import as_bits, as_float
 
 FLOOR, CEIL, EVEN, RCEIL, AMAX, AMAX_DIVIDE, NVFP4 = range(7)
@@ -17,7 +17,7 @@ INFINITY, QUIET, NONE, ONE = u32(0x7F80_0000), u32(0x7FC0_0000), u32(0), u32(1)
 FP32_MAX = f32(3.4028234663852886e38)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def exponent_of(amax, rule, top_octave, fraction_bits, largest):
     """The exponent of a block's scale under the rules that give a power of two."""
     if rule == RCEIL:
@@ -33,13 +33,13 @@ def exponent_of(amax, rule, top_octave, fraction_bits, largest):
     return min(max(exponent, -127), 127)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def power_of_two(exponent):
     """2^exponent in fp32, for |exponent| up to 127."""
     return as_float(u32((exponent + 127) << 23) if exponent > -127 else u32(1 << 22))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def to_scale_format(value):
     """A magnitude rounded to e4m3fn, saturating."""
     a = as_bits(value)
@@ -53,7 +53,7 @@ def to_scale_format(value):
 def _scalings(rule):
     """The scalings of a segment's blocks, by a rule that the compiler knows."""
 
-    @njit(nogil=True, cache=True, error_model="numpy")
+    @njit(nogil=True, error_model="numpy")
     def scalings(amax, encode, scale, stored, element, tensor_encode):
         """Fill encode, scale and stored for each block: reference_blocks.scaling."""
         nan, one = as_float(QUIET), f32(1.0)
@@ -89,7 +89,7 @@ def _scalings(rule):
 by_floor, by_ceil, by_even, by_rceil, by_amax, by_division, by_nvfp4 = map(_scalings, range(7))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def scale_blocks(amax, rule, encode, scale, stored, element, tensor_encode, apart):
     """The scalings of a segment's blocks; `apart` leaves fp32 scales out of `scale`."""
     if rule == FLOOR:

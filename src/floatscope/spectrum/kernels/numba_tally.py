@@ -25,8 +25,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from floatscope.compiled import njit
 from floatscope.rounding.kernels.numba_bits import as_bits, prefetch
 from floatscope.spectrum.tally import FP32
 
@@ -59,13 +59,13 @@ LAST_SUBNORMAL = u32(0x007F_FFFF)
 HALF_TO_FP32, SMALLEST_HALF = u32(112 << 23), u32(24 << 23)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def real_bits(number):
     """The bits of a whole number below 2^24 as fp32."""
     return as_bits(np.float32(i32(number)))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def class_of(f):
     """The class of a fraction of 23 bits.
 
@@ -80,7 +80,7 @@ def class_of(f):
 
 
 def _locate(with_subnormals: bool) -> Any:
-    @njit(nogil=True, cache=True, error_model="numpy")
+    @njit(nogil=True, error_model="numpy")
     def locate(bits, place, square):
         """Places and squares of a chunk.
 
@@ -115,7 +115,7 @@ def _locate(with_subnormals: bool) -> Any:
 locate, locate_subnormals = _locate(False), _locate(True)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def add(place, square, t0, t1, t2, t3, t4, t5, t6, t7, x, following):
     """Add a chunk to eight tables, and prefetch x from `following` on."""
     one = u64(u64(1) << COUNT_SHIFT)
@@ -136,7 +136,7 @@ def add(place, square, t0, t1, t2, t3, t4, t5, t6, t7, x, following):
         t0[place[u64(i)]] += u64(square[u64(i)]) + one
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def widen(x, bits, is_half):
     """Bits of fp32 from those of bf16, or of fp16."""
     for i in range(x.size):
@@ -152,7 +152,7 @@ def widen(x, bits, is_half):
             bits[i] = u32(u << u32(16))
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def specials(bits):
     """Negative infinities of a chunk, and its largest finite magnitude."""
     minus, largest = u32(0), u32(0)
@@ -163,7 +163,7 @@ def specials(bits):
     return minus, largest
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def move(table, counts, squares):
     """Add what a part of a table holds to its sums, and clear it."""
     mask = u64(u64(u64(1) << COUNT_SHIFT) - u64(1))
@@ -174,7 +174,7 @@ def move(table, counts, squares):
         table[at] = u64(0)
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def collect(tables, used, first, last, had_subnormals, sums):
     """Move all that the tables hold: zeros, the fields [first, last), and subnormals if any."""
     counts, squares = sums[:PLACES], sums[PLACES : 2 * PLACES]
@@ -189,7 +189,7 @@ def collect(tables, used, first, last, had_subnormals, sums):
             move(held[low:], counts[low:], squares[low:])
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def tally_span(x, kind, start, stop, tables, sums):
     """Count the elements [start, stop) of x, at most PIECE of them.
 
@@ -247,7 +247,7 @@ def tally_span(x, kind, start, stop, tables, sums):
     return amax
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(nogil=True, error_model="numpy")
 def arrange(sums, amax, tally):
     """Write what `tally_span` summed, class by class, to an empty tally, octave by octave."""
     counts, squares = sums[:PLACES], sums[PLACES : 2 * PLACES]
