@@ -1,9 +1,8 @@
 """The Hadamard transform of neighbors along a column, by additions and subtractions alone.
 
-Columns are taken 64 at a time, in a room that stays in the first-level cache. Loops have this
-constant length, so that the compiler makes them vector instructions; only the last columns may be
-fewer. Rows of the room are told apart by where they start: a slice of an array costs more than the
-16 additions it would be made for.
+Columns are taken 64 at a time, in a room that stays in the first-level cache. Rows of the room are
+told apart by where they start: a slice of an array costs more than the 16 additions it would be
+made for.
 """
 
 # pyright: reportCallIssue=false
@@ -19,21 +18,68 @@ C = 64
 u32, u64, f32 = np.uint32, np.uint64, np.float32
 
 
-@njit(nogil=True, error_model="numpy")
-def load(x, first, ahead, room, at, sign, wanted):
-    """room[at:] = sign * the values of x, bits of fp32 or bf16, from `first` on.
+@njit(nogil=True)
+def value_of(x, i, up, sign):
+    """The value whose bits, of fp32 or bf16, are x[i], times a sign."""
+    return f32(as_float(shift_left(u32(x[u64(i)]), up)) * sign)
 
-    Those so far `ahead` are asked for.
-    """
+
+@njit(nogil=True)
+def four_of(a, b, c, d):
+    """Two steps of the transform of four."""
+    s, t, u, v = f32(a + b), f32(a - b), f32(c + d), f32(c - d)
+    return f32(s + u), f32(t + v), f32(s - u), f32(t - v)
+
+
+@njit(nogil=True, error_model="numpy")
+def load(x, first, room, at, sign, wanted):
+    """room[at:] = sign * the values of x from `first` on."""
     up = u32(32 - 8 * x.itemsize)
-    if wanted == C:
-        for c in range(0, C, 64 // x.itemsize):
-            prefetch(x, first + ahead + c)
-        for c in range(C):
-            room[u64(at + c)] = f32(as_float(shift_left(u32(x[u64(first + c)]), up)) * sign)
-    else:
-        for c in range(wanted):
-            room[u64(at + c)] = f32(as_float(shift_left(u32(x[u64(first + c)]), up)) * sign)
+    for c in range(wanted):
+        room[u64(at + c)] = value_of(x, first + c, up, sign)
+
+
+@njit(nogil=True, error_model="numpy")
+def load_four(x, first, columns, ahead, room, at, signs, i, wanted):
+    """The transforms of four rows of x, from `first` on, in the room.
+
+    The values that are so far `ahead` are asked for.
+    """
+    up, second, third = u32(32 - 8 * x.itemsize), first + columns, first + 2 * columns
+    fourth, a, b, c, d = first + 3 * columns, signs[i], signs[i + 1], signs[i + 2], signs[i + 3]
+    for row in (first, second, third, fourth):
+        for j in range(0, C, 64 // x.itemsize):
+            prefetch(x, row + ahead + j)
+    for j in range(wanted):
+        p, q, r, s = four_of(
+            value_of(x, first + j, up, a), value_of(x, second + j, up, b),
+            value_of(x, third + j, up, c), value_of(x, fourth + j, up, d),
+        )  # fmt: skip
+        room[u64(at + j)], room[u64(at + C + j)] = p, q
+        room[u64(at + 2 * C + j)], room[u64(at + 3 * C + j)] = r, s
+
+
+@njit(nogil=True, error_model="numpy")
+def store_four(room, at, out, first, apart, factor, wanted):
+    """The transforms of four rows of the room, four apart, times the factor in rows of `out`."""
+    for j in range(wanted):
+        p, q, r, s = four_of(
+            room[u64(at + j)], room[u64(at + 4 * C + j)],
+            room[u64(at + 8 * C + j)], room[u64(at + 12 * C + j)],
+        )  # fmt: skip
+        out[u64(first + j)], out[u64(first + apart + j)] = f32(p * factor), f32(q * factor)
+        out[u64(first + 2 * apart + j)] = f32(r * factor)
+        out[u64(first + 3 * apart + j)] = f32(s * factor)
+
+
+@njit(nogil=True, error_model="numpy")
+def turn_sixteen(x, first, columns, signs, factor, out, room, wanted):
+    """The transform of 16 rows: by fours on the way into the room, and on the way out of it."""
+    for i in range(0, 16, 4):
+        at = first + i * columns
+        load_four(x, at, columns, 16 * columns, room, i * C, signs, i, wanted)
+    for i in range(4):
+        store_four(room, i * C, out, first + i * columns, 4 * columns, factor, wanted)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -47,43 +93,22 @@ def by_two(x, out, a, step):
 
 
 @njit(nogil=True, error_model="numpy")
-def by_four(x, out, a, step):
-    """Two steps at once: rows a and a + step, a + 2 step and a + 3 step, and those by twos."""
-    b, c, d = a + step, a + 2 * step, a + 3 * step
-    for i in range(C):
-        s, t = x[u64(a + i)], x[u64(b + i)]
-        u, v = x[u64(c + i)], x[u64(d + i)]
-        s, t, u, v = f32(s + t), f32(s - t), f32(u + v), f32(u - v)
-        out[u64(a + i)], out[u64(b + i)] = f32(s + u), f32(t + v)
-        out[u64(c + i)], out[u64(d + i)] = f32(s - u), f32(t - v)
-
-
-@njit(nogil=True, error_model="numpy")
-def butterflies(x, other, size):
-    """Sylvester's transform of the rows of x: those 1, 2, 4, ... apart; in x or in `other`."""
+def turn_group(x, first, columns, signs, factor, out, rooms, wanted):
+    """The transform of a group of rows of any size, step by step."""
+    given, made, size = rooms[0], rooms[1], signs.size
+    for i in range(size):
+        load(x, first + i * columns, given, i * C, signs[i], wanted)
     step = 1
     while step < size:
-        at_once = 2 if 2 * step < size else 1  # steps
         for i in range(size):
-            if i & (step << at_once) - step == 0:
-                if at_once == 2:
-                    by_four(x, other, i * C, step * C)
-                else:
-                    by_two(x, other, i * C, step * C)
-        x, other = other, x
-        step <<= at_once
-    return x
-
-
-@njit(nogil=True, error_model="numpy")
-def store(room, at, out, first, factor, wanted):
-    """out[first:] = factor * a row of the room."""
-    if wanted == C:
-        for c in range(C):
-            out[u64(first + c)] = f32(room[u64(at + c)] * factor)
-    else:
+            if i & step == 0:
+                by_two(given, made, i * C, step * C)
+        given, made = made, given
+        step *= 2
+    for i in range(size):
+        at, to = i * C, first + i * columns
         for c in range(wanted):
-            out[u64(first + c)] = f32(room[u64(at + c)] * factor)
+            out[u64(to + c)] = f32(given[u64(at + c)] * factor)
 
 
 @njit(nogil=True)
@@ -101,12 +126,12 @@ def turn_rows(x, columns, signs, factor, out, rooms):
     """
     values, size = out.view(np.float32), signs.size
     for top in range(0, x.size // columns, size):
-        for left in range(0, columns, C):
-            wanted = min(C, columns - left)
-            for i in range(size):
-                first = (top + i) * columns + left
-                load(x, first, size * columns, rooms[0], i * C, signs[i], wanted)
-            turned = butterflies(rooms[0], rooms[1], size)
-            for i in range(size):
-                store(turned, i * C, values, (top + i) * columns + left, factor, wanted)
+        for left in range(0, columns, C):  # the last ones overlap with those before
+            first, wanted = top * columns + max(min(left, columns - C), 0), min(C, columns)
+            if size != 16:
+                turn_group(x, first, columns, signs, factor, values, rooms, wanted)
+            elif wanted == C:
+                turn_sixteen(x, first, columns, signs, factor, values, rooms[0], C)
+            else:
+                turn_sixteen(x, first, columns, signs, factor, values, rooms[0], wanted)
     return out[: x.size]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import carray
 
-from floatscope.compiled import cfunc
+from floatscope.compiled import cfunc, njit
 from floatscope.rounding.grid import INDEX
 from floatscope.rounding.jobs import COUNTED, Amax, Region, Span, Strips
 from floatscope.rounding.kernels.numba_amax import amax_of, finite_amax_of
@@ -114,9 +114,22 @@ def _codes(given: Any, code: Any) -> Any:
     return codes
 
 
+def _source(widens: bool, turns: bool) -> Any:
+    @njit(nogil=True, error_model="numpy")
+    def source(x, wide, columns, signs, factor, rooms, shared):
+        """What is rounded, in the bits of fp32: x, or what room there is for it, filled."""
+        if turns:
+            return turn_rows(x, columns, signs, factor, wide, rooms)
+        if widens:
+            return widen(x, wide)
+        return x.copy() if shared else x
+
+    return source
+
+
 def _strips(given: Any, wanted: Any, turns: bool) -> Any:
     widens, narrows = given is u16, wanted is u16
-    converts = widens or narrows or turns
+    converts, source = widens or narrows or turns, _source(widens, turns)
 
     @cfunc(REGION, error_model="numpy")
     def strips(p):
@@ -144,12 +157,7 @@ def _strips(given: Any, wanted: Any, turns: bool) -> Any:
                 last = min(first + at_once, stop)
                 here, there = first * whole, min(last * whole, size)
                 xs, ys = x[here:there], room[: there - here] if narrows else out[here:there]
-                if turns:
-                    zs = turn_rows(xs, columns, signs, job.factor, wide, rooms)
-                elif widens:
-                    zs = widen(xs, wide)
-                else:
-                    zs = xs.copy() if job.shared else xs
+                zs = source(xs, wide, columns, signs, job.factor, rooms, job.shared)
                 index = u64(job.offset + u64(here if job.stride == u64(1) else first * height))
                 round_strips(
                     zs, ys, columns, stored[first * per_strip : last * per_strip], height, width,
