@@ -38,7 +38,7 @@ from floatscope.rounding.kernels.numba_plain import (
 from floatscope.rounding.kernels.numba_scales import AMAX_DIVIDE, scale_blocks
 from floatscope.rounding.receipt import NUM_COUNTS
 
-SEGMENT, LONG_SEGMENT = 2048, 4096
+SEGMENT, LONG_SEGMENT = 2048, 8192
 """Columns of a segment, and of one that is a single row, or one block if that is wider."""
 
 DROP, NORMAL, STEP, ONE_BY_STEP, ANCHOR = (
@@ -54,25 +54,28 @@ FP32_MAX = f32(3.4028234663852886e38)
 
 
 @njit(nogil=True, error_model="numpy")
-def halve(x, out):
-    """The larger of each pair."""
-    for i in range(out.size):
-        out[i] = max(x[2 * i], x[2 * i + 1])
+def halve(x, out, count):
+    """The larger of each of so many pairs."""
+    for i in range(count):
+        out[u64(i)] = max(x[u64(2 * i)], x[u64(2 * i + 1)])
 
 
 @njit(nogil=True, error_model="numpy")
-def amax_by_halves(x, amax, width, room):
+def amax_by_halves(x, amax, width, room, other):
     """Blocks of a power of two: halving whole rows is vector work, a loop over 32 is not."""
-    count, width, here = x.size // 2, width // 2, 0
-    pairs = room[0, :count]
+    count, width, here = x.size // 2, width // 2, True
     for i in range(count):
-        pairs[i] = max(u32(x[2 * i] & MAGNITUDE), u32(x[2 * i + 1] & MAGNITUDE))
+        a, b = u32(x[u64(2 * i)] & MAGNITUDE), u32(x[u64(2 * i + 1)] & MAGNITUDE)
+        room[u64(i)] = max(a, b)
     while width > 1:
         count, width = count // 2, width // 2
-        halve(room[here, : 2 * count], room[1 - here, :count])
-        here = 1 - here
+        if here:
+            halve(room, other, count)
+        else:
+            halve(other, room, count)
+        here = not here
     for b in range(count):
-        amax[b] = max(amax[b], room[here, b])
+        amax[b] = max(amax[b], room[b] if here else other[b])
 
 
 @njit(nogil=True, error_model="numpy")
@@ -89,11 +92,11 @@ def amax_columns(x, first, rows, columns, stride, amax):
 
 
 @njit(nogil=True, error_model="numpy")
-def amax_row(x, amax, width, room):
+def amax_row(x, amax, width, room, other):
     """amax[b] = the largest magnitude of block b of a row, or of what it held before."""
     whole = x.size // width
     if width < 128 and width & (width - 1) == 0:
-        amax_by_halves(x[: whole * width], amax, width, room)
+        amax_by_halves(x[: whole * width], amax, width, room, other)
     else:
         for b in range(whole):
             largest = amax[b]
@@ -105,7 +108,7 @@ def amax_row(x, amax, width, room):
 
 
 @njit(nogil=True, error_model="numpy")
-def amax_strip(x, first, rows, columns, stride, width, amax, room):
+def amax_strip(x, first, rows, columns, stride, width, amax, room, other, largest):
     """The same for a segment of a strip: so many rows, `stride` apart, and columns of them.
 
     Several rows become one first, the largest of each column: that is vector work.
@@ -113,12 +116,11 @@ def amax_strip(x, first, rows, columns, stride, width, amax, room):
     if width == 1:
         amax_columns(x, first, rows, columns, stride, amax)
     elif rows == 1:
-        amax_row(x[first : first + columns], amax, width, room)
+        amax_row(x[first : first + columns], amax, width, room, other)
     else:
-        largest = room[2, :columns]
-        largest[:] = NONE
+        largest[:columns] = NONE
         amax_columns(x, first, rows, columns, stride, largest)
-        amax_row(largest, amax, width, room)
+        amax_row(largest[:columns], amax, width, room, other)
 
 
 @njit(nogil=True, error_model="numpy")
@@ -305,7 +307,8 @@ def round_strips(
     num_blocks = (segment + width - 1) // width
     amax = np.empty(num_blocks, np.uint32)
     encode, scale = np.empty(num_blocks, np.float32), np.empty(num_blocks, np.float32)
-    room, halves = np.empty((2, segment), np.float32), np.empty((3, segment), np.uint32)
+    room, largest = np.empty((2, segment), np.float32), np.empty(segment, np.uint32)
+    halves, others = np.empty(segment, np.uint32), np.empty(segment, np.uint32)
     per_strip = (columns + width - 1) // width
     for top in range(0, rows, height):
         down = min(height, rows - top)
@@ -314,7 +317,7 @@ def round_strips(
             first, blocks = left // width, (across + width - 1) // width
             amax[:] = amax_before
             if amax_before == NONE:
-                amax_strip(x, at, down, across, columns, width, amax, halves)
+                amax_strip(x, at, down, across, columns, width, amax, halves, others, largest)
             kept, found = stored[top // height * per_strip + first :][:blocks], amax[:blocks]
             scale_blocks(found, rule, encode, scale, kept, element, tensor_encode, apart)
             ahead = segment if left + across < columns else height * columns - left
