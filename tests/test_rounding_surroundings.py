@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import subprocess
 import sys
 import threading
 import warnings
@@ -116,6 +117,45 @@ def test_the_threads_are_those_of_torch() -> None:
         assert run_on_team(work, 2)
     assert len(seen) == 2  # every time the same
     assert threading.get_native_id() in seen
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_pool_where_there_is_no_team(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = everything(4)
+    asked: list[int] = []
+    monkeypatch.setattr(threads, "run_region", lambda *about: asked.append(about[-1]))
+    assert same(everything(4), expected)
+    assert set(asked) == {2}
+
+
+THREADS_THAT_FLUSH = """
+import torch
+from floatscope.rounding import block_round, encode_to, round_to
+
+torch.set_num_threads(2)
+torch.set_flush_denormal(True)
+torch.ones(1 << 22).add_(1.0)  # starts Torch's threads, which inherit that
+torch.set_flush_denormal(False)
+x = torch.arange(1, 1 + (1 << 23), dtype=torch.int32).view(torch.float32)  # all subnormal
+for result in (
+    lambda x: round_to(x, "bf16"),
+    lambda x: round_to(x, "bf16", rounding="stochastic", key=1),
+    lambda x: encode_to(x, "bf16").to(torch.int32),
+    lambda x: block_round(x.view(-1, 32), "mxfp8-e4m3").values,
+    lambda x: block_round(x.view(-1, 32), "nvfp4", axis=-2).values,
+):
+    torch.set_num_threads(1)
+    expected = result(x)
+    torch.set_num_threads(2)
+    assert expected.any()
+    assert torch.equal(result(x), expected)
+"""
+
+
+def test_threads_that_take_subnormals_for_zero_leave_the_job_to_others() -> None:
+    command = [sys.executable, "-c", THREADS_THAT_FLUSH]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("team", [True, False])

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
 
 import numpy as np
@@ -46,9 +46,10 @@ def share(region: Region, job: ctypes.Structure) -> Counts:
         elif not run_region(region.address, address, num_threads):
             pool = _threads(num_threads - 1)
             helpers = [pool.submit(region.call, address) for _ in range(num_threads - 1)]
-            region.call(address)
-            for helper in helpers:
-                helper.result()
+            try:
+                region.call(address)
+            finally:  # nobody may work on a job that is forgotten
+                wait(helpers)
     return np.frombuffer(job.counts, np.int64)
 
 
