@@ -353,6 +353,15 @@ def test_blocks_turned_on_the_way_are_those_of_the_transform(
                 assert torch.equal(across.values, found.values.mT)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_blocks_turned_on_the_way_in_other_dtypes(dtype: torch.dtype) -> None:
+    x, transform = torch.randn(64, 40), Hadamard(16, 3)
+    for about in ({}, {"rounding": "stochastic", "key": 7, "transposed": True}):
+        expected = block_round(turned(x, transform, -2), "nvfp4", axis=-2, **about).values
+        found = block_round(x, "nvfp4", axis=-2, transform=transform, dtype=dtype, **about).values
+        assert torch.equal(found, expected.to(dtype))
+
+
 @pytest.mark.parametrize("value", [math.inf, math.nan, 3e38, 1e-45])
 def test_blocks_turned_on_the_way_at_the_edges(value: float) -> None:
     x, transform = torch.randn(64, 40), Hadamard(16, 3)

@@ -19,6 +19,7 @@ from floatscope.rounding.blocks_on_cpu import blocks_on_cpu, can_count_columns, 
 from floatscope.rounding.cast import DTYPES, Cast, cast_to, keyed
 from floatscope.rounding.hadamard import Hadamard, turned
 from floatscope.rounding.modes import Rounding
+from floatscope.rounding.on_cpu import NARROW
 from floatscope.rounding.outputs import can_write, check_plain, has_values, mark_changed, source_for
 from floatscope.rounding.pages import fresh_like
 from floatscope.rounding.random_bits import StochasticKey
@@ -177,17 +178,17 @@ def _round(
             f"blocks of {layout.height} x {layout.width} do not divide {tuple(x.shape)}; pad the "
             'tensor, or let tail="pad" leave smaller blocks at the edge.'
         )
-    has_kernel = _has_kernel(x, cast)
+    is_direct = _has_kernel(x, cast) and {x.dtype, dtype} <= NARROW
     if how.transposed and cast.rules.rounding == "stochastic":
         if x.ndim != 2:
             raise FormatError(f"only a matrix has a transpose, and the tensor is {tuple(x.shape)}.")
-        if not (has_kernel and can_count_columns(x, layout)):
+        if not (is_direct and can_count_columns(layout)):
             how = how._replace(transposed=False)
             result = _round(x.mT, form, cast, -3 - axis, tail, None, dtype, receipt, how)
             values = result.values.mT if out is None else out.copy_(result.values.mT)
             scales = result.scales.mT if result.scales.ndim else result.scales
             return Blocks(values, scales, result.tensor_encode)
-    if how.transform and not (has_kernel and axis == -2 and can_turn(x, layout, how.transform)):
+    if how.transform and not (is_direct and axis == -2 and can_turn(layout, how.transform)):
         x, how = turned(x, how.transform, axis), how._replace(transform=None)
     how = how._replace(apart=how.apart and form.scale.fraction_bits > 0)
     return _round_layout(source_for(x, out), form, cast, layout, out, dtype, receipt, how)

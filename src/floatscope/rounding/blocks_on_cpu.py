@@ -173,15 +173,16 @@ def _piece(size: int, is_direct: bool) -> int:
     return max(PIECE, size // PIECES) if is_direct else SMALL_PIECE
 
 
-def can_turn(x: Tensor, layout: Layout, transform: Hadamard) -> bool:
-    """Whether the kernels can transform the rows of a matrix before they round it."""
+def can_turn(layout: Layout, transform: Hadamard) -> bool:
+    """Whether the kernels of `NARROW` dtypes can transform the rows of a matrix on the way."""
     is_whole = layout.height % transform.size == 0 and layout.rows % transform.size == 0
-    return is_whole and x.dtype in NARROW and not layout.whole_tensor
+    return is_whole and not layout.whole_tensor
 
 
-def can_count_columns(x: Tensor, layout: Layout) -> bool:
-    """Whether the kernels can count elements down the columns for stochastic rounding."""
-    return layout.width == 1 < layout.height and x.numel() < 1 << 31 and x.dtype in NARROW
+def can_count_columns(layout: Layout) -> bool:
+    """Whether they can count elements down the columns for stochastic rounding."""
+    size = layout.matrices * layout.rows * layout.columns
+    return layout.width == 1 < layout.height and size < 1 << 31
 
 
 def _turning(transform: Hadamard | None) -> dict[str, Any]:
