@@ -190,7 +190,8 @@ def _round(
             return Blocks(values, scales, result.tensor_encode)
     if how.transform and not (is_direct and axis == -2 and can_turn(layout, how.transform)):
         x, how = turned(x, how.transform, axis), how._replace(transform=None)
-    how = how._replace(apart=how.apart and form.scale.fraction_bits > 0)
+    if how.apart and form.scale.fraction_bits == 0:
+        how = how._replace(apart=False)
     return _round_layout(source_for(x, out), form, cast, layout, out, dtype, receipt, how)
 
 

@@ -81,16 +81,16 @@ class _Strips:
     """What all strips of a tensor have in common."""
 
     def __init__(self, form: BlockFormat, cast: Cast, plain: bool, apart: bool) -> None:
-        self.chance = cast.rules.rounding == "stochastic"
-        self.rule = _RULES.index(form.rule)
+        chance = cast.rules.rounding == "stochastic"
         self.divides = form.rule is ScaleRule.AMAX_DIVIDE
         grid = grid_of(cast.form, cast.rules, 32)
-        self.grid_address, self._grid = address_of(grid), grid
-        self.element_address = address_of(_facts(form.element))
-        is_fast = _has_steps(grid, cast) if self.chance else _has_anchor(grid)
-        self.plain = plain and is_fast and not (self.chance and self.divides)
-        self.apart = apart
-        self.key, self.spare = cast.key, cast.spare
+        is_fast = _has_steps(grid, cast) if chance else _has_anchor(grid)
+        self._job = Strips(
+            one=1, grid=address_of(grid), element=address_of(_facts(form.element)), apart=apart,
+            rule=_RULES.index(form.rule), key=cast.key, spare=cast.spare, chance=chance,
+            plain=plain and is_fast and not (chance and self.divides),
+        )  # fmt: skip
+        self._grid = grid  # whose address the job has
 
     def run(
         self,
@@ -121,14 +121,15 @@ class _Strips:
             rows = x.numel() // columns
             stored = stored.reshape(rows, -1)
         is_direct = {x.dtype, out.dtype} <= NARROW
-        job = Strips(
-            size=-(-rows // height), one=1, stored=address_of(stored), grid=self.grid_address,
-            element=self.element_address, rows=rows, columns=columns, height=height, width=width,
-            rule=self.rule, amax=amax, tensor_encode=1.0 if encode is None else encode,
-            offset=offset, key=self.key, spare=self.spare, apart=self.apart, plain=self.plain,
-            chance=self.chance, backwards=layout.whole_tensor or encode is not None, stride=stride,
-            **_turning(transform),
-        )  # fmt: skip
+        job = Strips.from_buffer_copy(self._job)
+        job.size, job.stored, job.amax = -(-rows // height), address_of(stored), amax
+        job.rows, job.columns, job.height, job.width = rows, columns, height, width
+        job.offset, job.stride = offset, stride
+        job.tensor_encode = 1.0 if encode is None else encode
+        job.backwards = layout.whole_tensor or encode is not None
+        if transform is not None:
+            job.signs = address_of(transform.signs)
+            job.group, job.factor = transform.size, transform.factor
         per_piece = max(_piece(x.numel(), is_direct) // (height * columns), 1)
         if is_direct:
             job.piece, job.x, job.out = per_piece, x.data_ptr(), out.data_ptr()
@@ -183,14 +184,6 @@ def can_count_columns(layout: Layout) -> bool:
     """Whether they can count elements down the columns for stochastic rounding."""
     size = layout.matrices * layout.rows * layout.columns
     return layout.width == 1 < layout.height and size < 1 << 31
-
-
-def _turning(transform: Hadamard | None) -> dict[str, Any]:
-    """What a job says of a transform."""
-    if transform is None:
-        return {}
-    signs = address_of(transform.signs)
-    return {"signs": signs, "group": transform.size, "factor": transform.factor}
 
 
 @cache
@@ -248,7 +241,8 @@ def _turned_amax(x: Tensor, transform: Hadamard, layout: Layout) -> np.uint32:
     whole = transform.size * layout.columns
     job = Amax(
         size=x.numel() // whole, piece=max(_piece(x.numel(), True) // whole, 1), one=1,
-        x=x.data_ptr(), columns=layout.columns, **_turning(transform),
+        x=x.data_ptr(), columns=layout.columns, signs=address_of(transform.signs),
+        group=transform.size, factor=transform.factor,
     )  # fmt: skip
     return np.uint32(_largest(x, job, True, turns=True))
 
