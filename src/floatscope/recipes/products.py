@@ -23,6 +23,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from floatscope.rounding.pages import fresh_like
+
 aten = torch.ops.aten
 
 ROWS = 1024
@@ -31,8 +33,17 @@ Handler = Callable[[Any, tuple[Any, ...], dict[str, Any], torch.dtype], Any]
 
 
 def widen(value: Any, dtype: torch.dtype) -> Any:
-    """`value` in fp32 if it is a tensor of `dtype` (exact), else `value` itself."""
-    return value.float() if isinstance(value, Tensor) and value.dtype is dtype else value
+    """`value` in fp32 if it is a tensor of `dtype` (exact), else `value` itself.
+
+    Large copies ask for huge pages: the first touch of others takes ten times as long as widening.
+    """
+    if not isinstance(value, Tensor) or value.dtype is not dtype:
+        return value
+    if value.is_contiguous():
+        return fresh_like(value, torch.float32).copy_(value)
+    if value.ndim > 1 and value.mT.is_contiguous():
+        return widen(value.mT, dtype).mT
+    return value.float()
 
 
 def narrow(value: Any, dtype: torch.dtype) -> Any:
