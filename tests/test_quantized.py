@@ -393,6 +393,11 @@ def test_only_a_matrix_is_counted_down_the_columns() -> None:
         block_round(torch.randn(2, 16, 16), "nvfp4", rounding="stochastic", key=1, transposed=True)
 
 
+def test_a_transform_is_no_number() -> None:
+    with pytest.raises(FormatError, match=r"is a Hadamard\(size, seed\), not 16"):
+        block_round(torch.randn(32, 16), "nvfp4", transform=16)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("size", [0, 12, -4])
 def test_a_transform_is_of_a_power_of_two(size: int) -> None:
     with pytest.raises(FormatError, match="power of two"):

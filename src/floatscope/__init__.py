@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from floatscope.recipes.compute import compute as compute
     from floatscope.recipes.train_step import StepResult as StepResult
     from floatscope.recipes.train_step import TrainStep as TrainStep
+    from floatscope.rounding import Hadamard as Hadamard
     from floatscope.rounding import Receipt as Receipt
     from floatscope.rounding import Rules as Rules
     from floatscope.rounding import StochasticKey as StochasticKey
@@ -52,8 +53,8 @@ _HOMES = {
     "capture": "floatscope.spectrum.capture.capture",
     "format": "floatscope.formats",
     **dict.fromkeys(
-        "Receipt Rules StochasticKey block_round decode_from disagreements encode_to pack round_to "
-        "rules_for unpack".split(),
+        "Hadamard Receipt Rules StochasticKey block_round decode_from disagreements encode_to pack "
+        "round_to rules_for unpack".split(),
         "floatscope.rounding",
     ),
 }

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from floatscope.rounding.codes import pack as pack
     from floatscope.rounding.codes import unpack as unpack
     from floatscope.rounding.finder.find import disagreements as disagreements
+    from floatscope.rounding.hadamard import Hadamard as Hadamard
     from floatscope.rounding.tensors import round_to as round_to
 
 _HOMES = {
@@ -34,6 +35,7 @@ _HOMES = {
     "pack": "floatscope.rounding.codes",
     "unpack": "floatscope.rounding.codes",
     "disagreements": "floatscope.rounding.finder.find",
+    "Hadamard": "floatscope.rounding.hadamard",
     "round_to": "floatscope.rounding.tensors",
 }
 

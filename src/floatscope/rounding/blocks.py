@@ -93,7 +93,8 @@ def block_round(
         apart: leave fp32 scales out of the values, which then are elements, in NVFP4 times their
             block's e4m3 scale: what a product accumulates before it is scaled. Scales that are
             powers of two stay in.
-        transform: done along `axis` before: see `hadamard.turned`.
+        transform: done along `axis` before, in fp32: every `size` neighbors are turned, and a rest
+            of fewer is left as it is (`hadamard.turned` has the order of the additions).
         transposed: count the elements of a matrix for stochastic rounding as those of its
             transpose, so that both become the same.
 
@@ -107,6 +108,8 @@ def block_round(
     check_plain(x, "block_round")
     if tail not in ("pad", "error"):
         raise FormatError(unknown("tail", tail, ("pad", "error")))
+    if not (transform is None or isinstance(transform, Hadamard)):
+        raise FormatError(f"transform is a Hadamard(size, seed), not {transform!r}.")
     if x.requires_grad and torch.is_grad_enabled():
         if out is not None:
             raise FormatError("out= takes no part in autograd; detach the input, or leave it out.")
