@@ -124,9 +124,3 @@ def _constants(
         grid_of(form, rules, 32 if carrier == torch.float32 else 64),
         cast.is_e8m0_to_nearest,
     )
-
-
-def bits_of(x: Tensor) -> NDArray[np.unsignedinteger[Any]]:
-    """The memory of a tensor of fp32, fp64 or bf16 as unsigned integers."""
-    x = x.detach() if x.requires_grad else x
-    return (x.view(torch.int16) if x.dtype is torch.bfloat16 else x).numpy().view(BITS[x.dtype])

@@ -123,8 +123,8 @@ encode_rest = _encode_nearest(False, 1)
 
 
 @njit(nogil=True)
-def encode_span(x, out, offset, g, key, spare, counts, counted):
-    """Round x and write the codes; `offset` is the logical index of x[0]."""
+def encode_span(x, out, offset, g, key, spare, stream, counts, counted):
+    """Round x and write the codes, through the caches; `offset` is the logical index of x[0]."""
     plain = g[MODE] == FAST_NEAREST and not (g[INTEGER] or g[FLUSH] or g[ZERO])
     buffer = np.empty(CHUNK, x.dtype)
     mask = u64((u64(1) << g[WIDTH]) - u64(1))

@@ -42,8 +42,9 @@ SPAN, STRIPS, AMAX = np.dtype(Span), np.dtype(Strips), np.dtype(Amax)
 u16, u32, u64, f32, f64 = np.uint16, np.uint32, np.uint64, np.float32, np.float64
 
 
-def _span(given: Any, wanted: Any) -> Any:
-    widens, narrows = given is u16, wanted is u16
+def _span(kernel: Any, given: Any, wanted: Any, narrows: bool) -> Any:
+    """A region of elements, for a kernel with the arguments of `round_span`."""
+    widens = given is u16
 
     @cfunc(REGION)
     def span(p):
@@ -64,54 +65,13 @@ def _span(given: Any, wanted: Any) -> Any:
                 ys = room[: last - first] if narrows else out[first:last]
                 xs = xs.copy() if job.shared and not widens else xs
                 at = u64(job.offset + u64(first))
-                round_span(xs, ys, at, g, job.key, job.spare, job.stream, counts, job.counted)
+                kernel(xs, ys, at, g, job.key, job.spare, job.stream, counts, job.counted)
                 if narrows:
                     narrow(ys, out[first:last])
             start = take(p) * job.piece
         add_counts(p, counts)
 
     return span
-
-
-def _powers() -> Any:
-    @cfunc(REGION)
-    def powers(p):
-        job = carray(p, 1, SPAN)[0]
-        if flushes(job.one):
-            return
-        x, out = carray(pointer(job.x, u32), job.size), carray(pointer(job.out, u32), job.size)
-        g = carray(pointer(job.grid, u64), GRID)
-        counts = np.zeros(NUM_COUNTS, np.int64)
-        start = take(p) * job.piece
-        while start < job.size:
-            stop = min(start + job.piece, job.size)
-            xs = x[start:stop].copy() if job.shared else x[start:stop]
-            round_powers(xs, out[start:stop], g, counts, job.stream, job.counted)
-            start = take(p) * job.piece
-        add_counts(p, counts)
-
-    return powers
-
-
-def _codes(given: Any, code: Any) -> Any:
-    @cfunc(REGION)
-    def codes(p):
-        job = carray(p, 1, SPAN)[0]
-        if flushes(job.one):
-            return
-        x, out = carray(pointer(job.x, given), job.size), carray(pointer(job.out, code), job.size)
-        g = carray(pointer(job.grid, u64), GRID)
-        counts = np.zeros(NUM_COUNTS, np.int64)
-        start = take(p) * job.piece
-        while start < job.size:
-            stop = min(start + job.piece, job.size)
-            at = u64(job.offset + u64(start))
-            xs, ys = x[start:stop], out[start:stop]
-            encode_span(xs, ys, at, g, job.key, job.spare, counts, job.counted)
-            start = take(p) * job.piece
-        add_counts(p, counts)
-
-    return codes
 
 
 def _source(widens: bool, turns: bool) -> Any:
@@ -212,19 +172,19 @@ def _turned_amax(given: Any) -> Any:
 @cache
 def span_region(given: Any, wanted: Any) -> Region:
     """Rounds elements one by one: `jobs.Span`; values are read as unsigned integers."""
-    return Region(_span(given, wanted))
+    return Region(_span(round_span, given, wanted, wanted is u16))
 
 
 @cache
 def powers_region() -> Region:
     """The same of fp32 to powers of two."""
-    return Region(_powers())
+    return Region(_span(round_powers, u32, u32, False))
 
 
 @cache
 def codes_region(given: Any, code: Any) -> Region:
     """The same to codes of a width."""
-    return Region(_codes(given, code))
+    return Region(_span(encode_span, given, code, False))
 
 
 @cache

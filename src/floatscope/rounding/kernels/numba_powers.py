@@ -105,8 +105,8 @@ near, past = _uncounted(False), _uncounted(True)
 
 
 @njit(nogil=True)
-def round_powers(x, out, g, counts, stream, counted):
-    """Round x into out, and count as `round_span` does if `counted`."""
+def round_powers(x, out, offset, g, key, spare, stream, counts, counted):
+    """Round x into out, and count as `round_span` does if `counted`; nothing is left to chance."""
     found = np.zeros(6, np.int64)
     if not counted:
         whole = x.size // LINES * LINES
